@@ -1,19 +1,22 @@
-# Two commands for a stranger: `make demo` and `make test`. Both install what they need into .venv first.
+# `make demo` and `make test` work on a fresh checkout: both install what they need into .venv
+# first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export HF_HUB_OFFLINE ?= 1
-# The tests start some thousand Python processes; each would compile all of our modules again.
+# The tests start about a thousand Python processes; without cached bytecode each would compile all
+# modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# `make test RUNTIME=--intel` runs on Intel's OpenCL runtime alone; TESTS narrows the choice (see .ci/run).
+# `make test RUNTIME=--intel` uses only Intel's OpenCL runtime; TESTS selects tests (see .ci/run).
 RUNTIME ?=
 TESTS ?= not slow and not gpu
 PYTEST := $(BIN)/python -m pytest --durations 15
-# A file's tests share fixtures and stay in one process. In their order the long files of integration come first and the
-# many short ones of unit last; sorted by number of tests, which is the default, a long file would end alone.
+# The tests of a file share fixtures and stay in one process. Files run in their own order: the long
+# integration files first, the many short unit files last. By default xdist sorts files by their
+# number of tests: then a long file would run alone at the end.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test nightly slow chaos fuzz lint format docs clean clean-demo install

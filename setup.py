@@ -1,7 +1,8 @@
-"""Puts ``kernels/`` into wheels as ``llmperf/kernels/``. All else is in pyproject.toml.
+"""Copies ``kernels/`` into wheels as ``llmperf/kernels/``; pyproject.toml has everything else.
 
-A mapped package (``package-dir``) would need the list of all packages, and make editable installs import through a
-hook. An editable install reads ``kernels/`` of the checkout (``llmperf/own_kernels.py``).
+A mapped package (``package-dir``) would need the list of all packages, and editable installs would
+import through a hook. An editable install reads the checkout's ``kernels/``
+(``llmperf/own_kernels.py``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ KERNELS = Path("kernels")
 
 
 class BuildWithKernels(build_py):
-    """Builds the packages and adds our kernels."""
+    """Builds the packages and adds the OpenCL kernels."""
 
     def run(self) -> None:
-        """Copy what belongs into the wheel."""
+        """Copy the packages and the kernels into the build folder."""
         super().run()
         if not self.editable_mode:
             for source, target in self._kernels().items():

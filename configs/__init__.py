@@ -1,1 +1,1 @@
-"""Presets as data: TOML files that ``llmperf_common.config`` reads. No code."""
+"""Presets: TOML files that ``llmperf_common.config`` reads. This package has no code."""

@@ -1,6 +1,6 @@
-"""LLMPerf: predict how long a GPU kernel runs from its source, and collect the data that makes this possible.
+"""LLMPerf: predict the run time of a GPU kernel from its source, and collect the data for that.
 
-The public Python API, loaded on first use: ``import llmperf`` alone loads nothing heavy.
+This is the public Python API. Its parts are loaded on first use: ``import llmperf`` alone is fast.
 
 >>> import llmperf
 >>> llmperf.__version__
@@ -56,7 +56,7 @@ _ELSEWHERE = {
     "CollectProgress": "llmperf.progress",
     "Prediction": "llmperf.prediction.record",
 }
-"""Homes of the names that are not in ``llmperf.api``."""
+"""Public names that are not in ``llmperf.api``, and their modules."""
 
 
 def __getattr__(name: str) -> Any:

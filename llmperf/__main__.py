@@ -1,4 +1,4 @@
-"""``python -m llmperf``: the command line, for launchers that start modules (``torchrun -m llmperf``)."""
+"""``python -m llmperf``: the command line, for launchers of modules (``torchrun -m llmperf``)."""
 
 from llmperf.cli.main import run
 

@@ -1,6 +1,7 @@
-"""The public Python API: what the commands do, as functions.
+"""The public Python API: one function for each command.
 
-Owns the wiring of workers and trainer, which do not know each other. Heavy imports happen inside the functions.
+Connects workers and trainer, which do not import each other. Heavy imports happen
+inside the functions.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ def open_dataset(path: str | Path) -> Dataset:
     """Open a dataset for reading: ``.samples()``, ``.kernels()``, ``.devices()`` as Arrow tables.
 
     Args:
-        path: its folder, or ``s3://bucket/prefix``.
+        path: the dataset: a folder or ``s3://BUCKET/PREFIX``.
 
     Raises:
-        StoreError: There is no dataset, or it is damaged.
+        StoreError: There is no dataset at ``path``, or it is damaged.
     """
     from llmperf_common.store.tables.reader import open_dataset as open_  # noqa: PLC0415
 
@@ -54,12 +55,13 @@ def open_dataset(path: str | Path) -> Dataset:
 
 
 def verify(path: str | Path) -> VerifyReport:
-    """Check every promise of a dataset: hashes, ids, that each task is there once; also while a run goes on.
+    """Check the integrity of a dataset: hashes, ids, and that each task is stored exactly once.
 
-    Nothing is raised for a damaged dataset: ``problems`` lists what is wrong, ``clean`` says that nothing is.
+    A damaged dataset raises nothing: ``problems`` lists the damage, ``clean`` is true without any.
+    A run may be collecting into the dataset meanwhile.
 
     Args:
-        path: its folder, or ``s3://BUCKET/PREFIX``.
+        path: the dataset: a folder or ``s3://BUCKET/PREFIX``.
     """
     from llmperf_common.store.upkeep.verify import verify as verify_  # noqa: PLC0415
 
@@ -78,16 +80,16 @@ def train(
 ) -> RunSummary:
     """Train a predictor on a dataset and write the run folder ``out``. The same call again resumes.
 
-    Started by ``torchrun`` the processes share the work; all of them return the summary.
+    Processes that ``torchrun`` has started share the work; each of them returns the summary.
 
     Args:
-        data: a dataset: its folder, or ``s3://BUCKET/PREFIX``.
+        data: the dataset: a folder or ``s3://BUCKET/PREFIX``.
         out: the folder to write: new, empty, or of the same training.
         preset: a preset of ``configs/train/``: ``gbdt``, ``tiny``, ``codegen-2b`` …
-        config: a TOML file over the preset.
-        overrides: values over both, by key: ``{"train.seed": 1}``; or texts ``key=value``.
+        config: a TOML file that overrides the preset.
+        overrides: values that override both, by key: ``{"train.seed": 1}``; or texts ``key=value``.
         init: pretrained weights: a Hugging Face checkpoint folder, or ``random``.
-        progress: None is silent, True writes lines to stderr, and a function is called with each.
+        progress: None is silent, True writes lines to stderr, a function is called with each line.
 
     Raises:
         ConfigError: A key or value of the config is wrong, or ``out`` holds another run.
@@ -115,21 +117,21 @@ def train_on_cluster(
 ) -> RunSummary:
     """Train a language model over the nodes of a Ray cluster. The same call again resumes.
 
-    The cluster is this Ray job's, or that of ``RAY_ADDRESS``; without either a local one is started.
+    The cluster is that of this Ray job or ``RAY_ADDRESS``; without either a local one is started.
 
     Args:
-        data: a dataset that all nodes see under this name, or ``s3://BUCKET/PREFIX``.
+        data: a dataset that all nodes see under this path, or ``s3://BUCKET/PREFIX``.
         out: the folder to write, on a file system that all nodes mount.
         preset: as for ``train``.
         config: as for ``train``.
         overrides: as for ``train``.
         init: as for ``train``.
-        num_workers: processes, one a GPU where the cluster has GPUs.
+        num_workers: number of processes; each takes one GPU if the cluster has GPUs.
         progress: as for ``train``.
 
     Raises:
-        ConfigError: As ``train``; or the model is none that several processes fit.
-        BadInput: As ``train``.
+        ConfigError: As for ``train``; or the model cannot be trained by several processes.
+        BadInput: As for ``train``.
         MissingExtra: Ray or the model's library is not installed.
     """
     from llmperf.cli.console import say  # noqa: PLC0415
@@ -141,7 +143,7 @@ def train_on_cluster(
 
 
 def is_first_process() -> bool:
-    """Whether this process is the first that ``torchrun`` started, or was started without it."""
+    """Whether this process is rank 0 of ``torchrun``, or was not started by ``torchrun``."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -175,14 +177,14 @@ def evaluate(
 
     Args:
         run: a run's folder or name.
-        data: a dataset: its folder, or ``s3://BUCKET/PREFIX``.
+        data: the dataset: a folder or ``s3://BUCKET/PREFIX``.
         out: the folder to write: new, empty, or an earlier evaluation.
         split: ``test``, ``validation``, ``calibration``, ``train``, ``seen_configs`` or ``all``.
-        allow_seen: score rows of families that the model was trained on; stamps the table.
+        allow_seen: also score rows of families that the model was trained on; the table says so.
 
     Raises:
-        BadInput: The run or the part cannot be used (``SeenRows``: it was trained on).
-        ConfigError: ``split`` is not a part's name, or ``out`` holds something else.
+        BadInput: The run or the part cannot be used (``SeenRows``: the model was trained on it).
+        ConfigError: ``split`` is not the name of a part, or ``out`` holds something else.
     """
     from trainer.data.dataset import load_data  # noqa: PLC0415
     from trainer.evaluation.evaluate import evaluate as evaluate_  # noqa: PLC0415
@@ -196,19 +198,19 @@ def evaluate(
 def calibrate(
     run: str | Path, data: str | Path, *, launches: int | None = None
 ) -> CalibrationSummary:
-    """Correct a trained run for the kernels that a dataset measured, from a few launches of each.
+    """Correct a trained run for measured kernels: fit one factor per kernel from a few launches.
 
-    The factors are written into the run (``kernel_factors.json``, whole or not at all); ``predict`` and ``evaluate`` use
-    them from then on and say so. Factors of other kernels stay.
+    The factors are written atomically into the run (``kernel_factors.json``); ``predict`` and
+    ``evaluate`` apply them from then on and say so. Factors of other kernels stay.
 
     Args:
         run: a run's folder or name.
-        data: a dataset with launches of the kernels: its folder, or ``s3://BUCKET/PREFIX``.
-        launches: use at most so many launches of a kernel, so that ``evaluate`` can score the others; None uses all.
+        data: a dataset with launches of the kernels: a folder or ``s3://BUCKET/PREFIX``.
+        launches: most launches used per kernel, so that ``evaluate`` can score others; None: all.
 
     Raises:
-        BadInput: The run cannot be used, or no row can: none is ok, each times several launches a reading, or all are
-            of another device class.
+        BadInput: The run cannot be used, or no row is usable: a row must be ok, time one launch per
+            reading, and be of a device class that the model knows.
         ConfigError: ``launches`` is below 1.
     """
     from llmperf_common.config import ConfigError  # noqa: PLC0415
@@ -218,7 +220,7 @@ def calibrate(
     from trainer.run.loaded import load_run  # noqa: PLC0415
 
     if launches is not None and launches < 1:
-        raise ConfigError(f"--launches {launches}: use at least 1 launch of a kernel")
+        raise ConfigError(f"--launches {launches}: must be at least 1")
     return calibrate_run(load_run(resolve_run(run)), load_data(data), launches=launches)
 
 
@@ -233,22 +235,22 @@ def report(
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus.
 
     Args:
-        path: a dataset (a folder or ``s3://BUCKET/PREFIX``), an evaluation's folder or a CORPUS.parquet.
+        path: a dataset (folder or ``s3://BUCKET/PREFIX``), an evaluation or CORPUS.parquet.
         out: the HTML file to write.
         evaluation: the folder of an evaluation to add to a dataset's report.
-        kernels: kernels of a dataset with a section of their own: at most so many, ``"all"``, or those of
-            these names or ids; None is up to 300, or 4 MB of them.
-        accesses: ``auto`` draws which work-items of a kernel that is named access which bytes, where a CPU OpenCL
-            device can trace it: seconds more; ``off`` does not.
+        kernels: which kernels of a dataset get a section of their own: at most this number,
+            ``"all"``, or these names or ids; None: up to 300 kernels or 4 MB.
+        accesses: ``auto`` draws which work-items of a named kernel access which bytes, if a CPU
+            OpenCL device can trace a launch (some seconds a kernel); ``off`` draws no such map.
 
     Returns:
         ``out``.
 
     Raises:
-        OutputTaken: ``out`` holds something that is no report.
+        OutputTaken: ``out`` exists and is not a report.
         StoreError: The dataset cannot be read.
-        CommandError: The evaluation cannot be read, a kernel is not in the dataset, or an argument does not go
-            with what ``path`` is.
+        CommandError: The evaluation cannot be read, a kernel is not in the dataset, or an argument
+            is not allowed for this kind of ``path``.
         CorpusError: The corpus cannot be read.
     """
     from llmperf.cli.report import kernel_choice, write_page  # noqa: PLC0415
@@ -266,22 +268,23 @@ def load_model(
     work: str = "auto",
     progress: LineProgress = None,
 ) -> Model:
-    """Load a trained run, to ask it for many predictions: ``.predict(...)`` and ``.predict_many(...)``.
+    """Load a trained run for many predictions by ``.predict(...)`` and ``.predict_many(...)``.
 
     Args:
-        model: a run's folder or name, or ``h200``, which comes with the package; left out, the only run in
-            ``runs/``, or without any the package's.
-        analyse: probe new kernels on a CPU OpenCL device, where there is one, to see what they touch.
-        measured: a dataset with a few launches of the kernels that will be asked for: they correct this model's
-            predictions, and nothing is written.
-        work: ``auto`` counts what launches execute on a CPU OpenCL device, where there is one and the model reads it:
-            about a second more for a kernel; ``off`` does not.
-        progress: None is silent, True writes a line to stderr before each step that takes seconds, and a
-            function is called with each.
+        model: a run's folder or name, or ``h200``, the model in the package. None: the only run in
+            ``runs/``; the model in the package if there is no run.
+        analyse: whether to find the extents of new kernels' buffers by probe launches on a CPU
+            OpenCL device, if there is one.
+        measured: a dataset with a few launches of the kernels to predict: they correct the
+            predictions of the loaded model; nothing is written.
+        work: ``auto`` counts the operations and accesses of launches on a CPU OpenCL device, if
+            there is one and the model uses the counts (about 1 s per kernel); ``off`` does not.
+        progress: None is silent, True writes a line to stderr before each step that takes seconds,
+            a function is called with each line.
 
     Raises:
-        BadInput: There is no such run, or it is damaged; or no launch in ``measured`` is ok.
-        ConfigError: ``progress`` or ``work`` is none of these.
+        BadInput: The run does not exist or is damaged; or ``measured`` has no usable launch.
+        ConfigError: ``progress`` or ``work`` has another value.
     """
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.prediction.analysis_cache import AnalysisCache  # noqa: PLC0415
@@ -312,29 +315,28 @@ def predict(
     measured: str | Path | None = None,
     work: str = "auto",
 ) -> Prediction:
-    """Predict the time of one launch of a kernel, from its source; for many, ``load_model`` once.
+    """Predict the time of one launch of a kernel from its source. For many: ``load_model`` once.
 
-    No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device where there is one.
+    No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device, if any.
 
     Args:
         source: an OpenCL C file, or its text.
-        global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
-        local_size: work-items of a work-group, likewise.
-        kernel: which kernel of the source; may be left out where it has one.
-        model: a run's folder or name, or ``h200``, which comes with the package; left out, the only run in
-            ``runs/``, or without any the package's.
-        device: device class; may be left out where the model knows one.
-        args: by name: elements of a buffer, value of a scalar.
-        sweep: also predict every legal local size.
+        global_size: work-items in each of 1 to 3 dimensions; a number for one dimension.
+        local_size: work-items of a work-group in each dimension; a number for one dimension.
+        kernel: name of the kernel; optional if the source has one kernel.
+        model: as for ``load_model``.
+        device: device class; optional if the model knows one class.
+        args: arguments by name: the number of elements of a buffer, the value of a scalar.
+        sweep: whether to predict every legal local size, too.
         measured: a dataset with a few launches of the kernel, which correct this prediction.
-        work: as of ``load_model``.
+        work: as for ``load_model``.
 
     Returns:
         The document that ``llmperf predict --json`` prints, a dictionary; times in ns.
 
     Raises:
-        BadInput: What is wrong, where, and what to do.
-        ConfigError: No device is named and the model knows several.
+        BadInput: The source, kernel, size or argument cannot be used; the message says why.
+        ConfigError: No device is given and the model knows several.
     """
     return load_model(model, measured=measured, work=work).predict(
         source,
@@ -357,27 +359,29 @@ def predict_many(
     best_local_size: bool = False,
     work: str = "auto",
 ) -> list[Prediction]:
-    """Predict thousands of launches of one kernel: its source is read once, and the model is asked for all at once.
+    """Predict thousands of launches of one kernel; the source is read and the model called once.
 
-    The times are those of ``predict``, whatever else is asked for; but work is counted for some 500 launches at a time,
-    and for as long as it may take (``work``: ``counted`` or ``none`` of each answer). All launches are checked before one is predicted.
+    Each time equals that of ``predict`` if the launch's work was counted in both. Work is counted
+    for at most 512 launches and within a time limit: ``work`` of each prediction is ``counted`` or
+    ``none``. All launches are checked before the first is predicted.
 
     Args:
         source: an OpenCL C file, or its text.
-        launches: each a mapping with ``global_size``, ``local_size`` and, if wanted, ``args`` (by name: elements of a
-            buffer, value of a scalar) and ``sweep``.
-        kernel: which kernel of the source; may be left out where it has one.
-        model: a run's folder or name; may be left out where ``runs/`` holds one.
-        device: device class; may be left out where the model knows one.
-        best_local_size: also compare the legal local sizes of each launch, some 25 launches more for each.
-        work: as of ``load_model``.
+        launches: mappings with ``global_size``, ``local_size`` and optionally ``args`` (by name:
+            the number of elements of a buffer, the value of a scalar) and ``sweep``.
+        kernel: name of the kernel; optional if the source has one kernel.
+        model: as for ``load_model``.
+        device: device class; optional if the model knows one class.
+        best_local_size: whether to compare the legal local sizes of each launch, about 25 more
+            launches for each.
+        work: as for ``load_model``.
 
     Returns:
-        A prediction for each launch, in their order; ``local_size_best`` is empty unless it was asked for.
+        A prediction for each launch, in order; ``local_size_best`` is empty unless asked for.
 
     Raises:
-        BadInput: What is wrong, with which launch, and what to do.
-        ConfigError: No device is named and the model knows several.
+        BadInput: A launch or the source cannot be used; the message says which and why.
+        ConfigError: No device is given and the model knows several.
     """
     return load_model(model, work=work).predict_many(
         source, launches, kernel=kernel, device=device, best_local_size=best_local_size

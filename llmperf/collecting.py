@@ -1,6 +1,7 @@
-"""Collecting, as the Python API and the commands do it: on one device, or on every GPU of a cluster.
+"""``collect`` on one device and ``collect_on_cluster``, shared by the Python API and the commands.
 
-Owns the way from simple arguments to config, device, ledger and observer. Heavy imports happen inside the functions.
+Owns the translation of simple arguments to config, device, ledger and observer. Heavy imports
+happen inside the functions.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 SourcePath = str | os.PathLike[str]
 Overrides = Mapping[str, Any] | Sequence[str]
 _LEAST_ADDRESS_SPACE_BYTES = 512 * 2**20
-"""Bytes of address space below which not all libraries load (Python, Arrow, SQLite). An OpenCL
-runtime needed 800 MiB."""
+"""Bytes of address space that Python, Arrow and SQLite need; with an OpenCL runtime 800 MiB."""
 ConfigT = TypeVar("ConfigT", bound="Node")
 
 
@@ -49,38 +49,40 @@ def collect(
     ledger: str = "sqlite",
     control: Control | None = None,
 ) -> CollectSummary:
-    """Time kernels on one device into a dataset. The same call again resumes, or finds nothing left to do.
+    """Time kernels on one device and write a dataset. The same call resumes an unfinished run.
 
-    A failed launch is a row of the dataset, never an exception. Ctrl-C raises KeyboardInterrupt: what was
-    committed by then is kept, and the same call goes on.
+    A failed launch is a row of the dataset, never an exception. Ctrl-C raises KeyboardInterrupt:
+    all committed results are kept, and the same call continues.
 
     Args:
-        corpus: a .cl file, a folder, archive or git directory of them, or a CORPUS.parquet; or several of these.
+        corpus: one or several .cl files, folders, archives, git directories, corpus Parquet files.
         out: the dataset: a folder or ``s3://BUCKET/PREFIX``, new or one to resume.
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         preset: name of a preset (``default``, ``demo``, ``400k``).
-        samples_per_kernel: launch configs of each kernel; 68 unless the preset says otherwise.
-        strategies: input strategy, or several that share them: ``memory_analysis``, ``decoupled``, ``simple``.
-        seed: of configs and inputs.
-        max_time: seconds, or a text as ``"20m"``, after which no new task is begun.
-        max_failures: stop after more failed rows than this.
-        config: a TOML file over the preset.
-        overrides: values over all of these, by key: ``{"timing.cold_readings": 0}``; or a text ``key=value``, or several.
-        progress: None is silent, True shows what the command shows on stderr, and a function is called with a
-            ``CollectProgress`` at the start and whenever a task begins or ends.
+        samples_per_kernel: launch configs per kernel; 68 unless the preset sets another number.
+        strategies: one or several input strategies, which share the launch configs:
+            ``memory_analysis``, ``decoupled``, ``simple``.
+        seed: seed of launch configs and inputs.
+        max_time: time after which no new task is started: seconds, or a text such as ``"20m"``.
+        max_failures: the run stops when more rows than this have failed.
+        config: a TOML file that overrides the preset.
+        overrides: values that override all others, by key: ``{"timing.cold_readings": 0}``; or one
+            or several texts ``key=value``.
+        progress: None is silent; True shows the command's display on stderr; a function is called
+            with a ``CollectProgress`` at the start and whenever a task begins or ends.
         ledger: ``sqlite``, or the URL of a Redis server that several hosts share.
-        control: lets another thread or a signal handler stop the run after the task in hand.
+        control: lets another thread or a signal handler stop the run after the current task.
 
     Returns:
-        How the run ended; ``num_planned == num_ok + num_failed + num_pending``.
+        A summary of the run, in which ``num_planned == num_ok + num_failed + num_pending``.
 
     Raises:
-        ConfigError: An argument or a key of the config cannot be used.
+        ConfigError: An argument or a config key cannot be used.
         CorpusError: No kernel can be read.
-        CommandError: There is no usable device (``exit_code`` 4), or ``device`` is no selector (2).
-        NothingCompilesError: No kernel could be built (5); their tasks are tried again by the same call.
-        GpuTakenError: Another process is at work on the GPU.
-        StoreError: ``out`` cannot be used (``ForeignRunError``: it holds the dataset of another run).
+        CommandError: No device is usable (``exit_code`` 4), or ``device`` is no valid selector (2).
+        NothingCompilesError: No kernel could be built (5); the same call tries their tasks again.
+        GpuTakenError: Another process is using the GPU.
+        StoreError: ``out`` cannot be used (``ForeignRunError``: it holds another run).
     """
     check_memory_limit()
     from cluster.ledger.locations import kept_beside, ledger_locations  # noqa: PLC0415
@@ -126,14 +128,13 @@ def collect_on_cluster(
     ledger: str = "sqlite",
     control: Control | None = None,
 ) -> CollectSummary:
-    """Time kernels on every GPU of a Ray cluster into one dataset. The same call again resumes.
+    """Time kernels on all GPUs of a Ray cluster and write one dataset. The same call again resumes.
 
-    The cluster is this Ray job's, or that of ``RAY_ADDRESS``; without either a local one is started. The
-    arguments are those of ``collect``, but for these.
+    The cluster is that of this Ray job or ``RAY_ADDRESS``; without either a local one is started.
 
     Args:
-        corpus: as for ``collect``; only the process that calls reads it.
-        out: the dataset: a folder that all nodes mount under this name, or ``s3://BUCKET/PREFIX``.
+        corpus: as for ``collect``; only the calling process reads it.
+        out: the dataset: a folder that all nodes mount under this path, or ``s3://BUCKET/PREFIX``.
         device: ``auto``, ``cuda``, ``pocl``, ``cpu`` or ``replay:FILE``, for every actor.
         preset: as for ``collect``.
         samples_per_kernel: as for ``collect``.
@@ -141,21 +142,21 @@ def collect_on_cluster(
         seed: as for ``collect``.
         max_time: as for ``collect``.
         max_failures: as for ``collect``.
-        config: as for ``collect``; also the keys of ``cluster``.
-        overrides: as for ``collect``; also the keys of ``cluster``.
+        config: as for ``collect``, with the additional keys ``cluster.*``.
+        overrides: as for ``collect``, with the additional keys ``cluster.*``.
         progress: as for ``collect``; a function is called several times a second.
-        ledger: ``sqlite`` where all nodes are one host, else the URL of a Redis server.
+        ledger: ``sqlite`` if all nodes are on one host, otherwise the URL of a Redis server.
         control: as for ``collect``.
 
     Returns:
-        How the run ended.
+        A summary of the run.
 
     Raises:
         MissingExtra: Ray is not installed.
-        ConfigError: An argument or a key of the config cannot be used.
+        ConfigError: An argument or a config key cannot be used.
         CorpusError: No kernel can be read.
         DeviceLostError: No node of the cluster can collect.
-        ManyHostsError: ``ledger`` is ``sqlite``, and the nodes are several hosts.
+        ManyHostsError: ``ledger`` is ``sqlite``, but the nodes are on several hosts.
         StoreError: ``out`` cannot be used.
     """
     check_memory_limit()
@@ -180,7 +181,7 @@ def collect_on_cluster(
     where = str(out) if folder is None else str(folder.absolute())
     ledger_location_of = ledger_locations(
         ledger, where, state_folder()
-    )  # tells at once of a server that is no use
+    )  # fails now, before the corpus is read, if the server is not usable
     kernels = read_sources(_sources(corpus))
     fs = open_filesystem(where)
     with (
@@ -213,23 +214,23 @@ def device_ref(
     tell: Callable[[str], None] | None = None,
     report: DeviceReport | None = None,
 ) -> DeviceRef:
-    """Return how to reach the device that ``--device`` names.
+    """Return a reference to the device that ``--device`` selects.
 
     Args:
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
-        tell: called with a line before each trial of an OpenCL runtime.
-        report: what was found; tried now where None.
+        tell: called with a line of text before each trial of an OpenCL runtime.
+        report: the known devices; None: try the runtimes now.
 
     Raises:
-        CommandError: There is none, or the name is no selector.
+        CommandError: No such device is usable, or ``device`` is no valid selector.
     """
     from workers.discovery.find import NoDevice, choose  # noqa: PLC0415
 
     try:
         ref = choose(device, report, tell=tell or (lambda _line: None))
     except ValueError as error:
-        if device.startswith("replay:"):  # the selector is right, its file is not
-            what = f"--device {device}: {error}; mend the file or name another"
+        if device.startswith("replay:"):  # the selector is valid, its file is not
+            what = f"--device {device}: {error}; correct the file or name another"
             raise CommandError(Exit.BAD_INPUT, what) from None
         raise CommandError(Exit.USAGE, str(error)) from None
     if isinstance(ref, NoDevice):
@@ -238,13 +239,13 @@ def device_ref(
 
 
 def state_folder() -> Path:
-    """Return where this user keeps what belongs to no dataset folder."""
+    """Return this user's folder for state that is not stored inside a dataset."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "llmperf"
 
 
 def parse_duration_s(text: str) -> float:
-    """Read ``90``, ``90s``, ``20m`` or ``2h`` as seconds.
+    """Return the seconds that ``90``, ``90s``, ``20m`` or ``2h`` stand for.
 
     >>> parse_duration_s("20m")
     1200.0
@@ -261,10 +262,13 @@ def parse_duration_s(text: str) -> float:
 
 
 def check_memory_limit() -> None:
-    """Raise CommandError where this process may not have the memory that any collector needs."""
+    """Raise CommandError if ``ulimit -v`` allows less memory than any collector needs."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE_BYTES:
-        what = f"address space is limited to {limit // 2**20:,} MiB here (`ulimit -v`), and collecting needs about 1 GiB"
+        what = (
+            f"address space is limited to {limit // 2**20:,} MiB here (`ulimit -v`), "
+            "and collecting needs about 1 GiB"
+        )
         raise CommandError(Exit.BAD_INPUT, f"{what}: raise that limit, or run without it")
 
 
@@ -311,7 +315,7 @@ def _settings(
 def _checked_selectors(
     device: str, config: ClusterCollectConfig
 ) -> tuple[str, ClusterCollectConfig]:
-    """Return ``device``, and ``config`` with the devices of its pools, as every node can use them."""
+    """Return ``device``, and ``config`` with its pools' devices, in forms valid on every node."""
     pools = tuple(
         pool
         if pool.device is None
@@ -323,15 +327,18 @@ def _checked_selectors(
 
 
 def _checked_selector(device: str) -> str:
-    """Return a selector as every node can use it.
+    """Return a selector in a form that is valid on every node (replay files by absolute path).
 
     Raises:
-        CommandError: It is none that a cluster knows, or its replay file is bad.
+        CommandError: A cluster does not allow this selector, or its replay file cannot be used.
     """
     if device in ("auto", "cuda", "cpu", "pocl"):
         return device
     if not device.startswith("replay:"):
-        what = f"--device {device!r} with --cluster: Ray chooses the GPU; say auto, cuda, cpu, pocl or replay:FILE"
+        what = (
+            f"--device {device!r} with --cluster: Ray chooses the GPU; "
+            "say auto, cuda, cpu, pocl or replay:FILE"
+        )
         raise CommandError(Exit.USAGE, what)
     device_ref(device)
     return f"replay:{Path(device.removeprefix('replay:')).absolute()}"

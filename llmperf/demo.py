@@ -1,8 +1,8 @@
-"""``python -m llmperf.demo FOLDER``: the last step of ``make demo``, predictions next to measurements.
+"""``python -m llmperf.demo FOLDER``: print predictions beside measurements, for ``make demo``.
 
-Takes held-out kernels of the demo's dataset, asks ``predict`` as a user would (from the source file) and prints
-what it says beside what was measured. The config shown of each kernel is the one in the middle by work-items:
-no choice is made by how good the prediction is.
+Predicts held-out kernels of the demo's dataset from their source files, as a user would, and prints
+each prediction beside the measured time. For each kernel the config in the middle, by size, is
+shown: the choice does not depend on the quality of the prediction.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _KERNELS = Path("kernels")
 
 
 def main(folder: Path) -> None:
-    """Print predictions next to measurements, and where the report is.
+    """Print predictions beside measurements, and the path of the report.
 
     Raises:
-        CommandError: The folder holds no finished demo.
+        CommandError: ``folder`` holds no finished demo.
     """
     try:
         scored = pq.read_table(folder / "evaluation" / "predictions.parquet")
@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
             Exit.BAD_INPUT, f"{folder}: no finished demo ({error}): run `make demo`"
         ) from None
     wanted = set(scored.column("sample_id").to_pylist())
-    # Every argument is given, and what was measured was probed then: no need to do it again.
+    # All arguments are given below, so that no extents are needed: skip the analysis.
     model = api.load_model(folder / "model", analyse=False)
     rows = [_row(sample, kernel, model) for sample, kernel in _chosen(folder, wanted)]
     answer_table(
@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
 
 
 def _chosen(folder: Path, sample_ids: set[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield, for each of a few held-out kernels, its middle config by work-items, and the kernel."""
+    """Yield the middle sample by size, and the kernel, of each of the first held-out kernels."""
     dataset = api.open_dataset(folder / "data")
     kernels = {
         row["kernel_id"]: row

@@ -1,7 +1,7 @@
-"""The one place where an error becomes a message and an exit code; the codes are ``llmperf_common/errors.py``'s.
+"""The conversion of exceptions to messages and exit codes (``llmperf_common/errors.py``).
 
-0 done, 2 usage, 3 bad input, 4 no usable device, 5 more failures than ``--max-failures`` or no kernel that can be built, 130 interrupted with
-state saved. Anything else that is thrown is a bug and keeps its traceback.
+0 done, 2 usage, 3 bad input, 4 no usable device, 5 more failures than ``--max-failures`` or no
+kernel compiles, 130 interrupted with state saved. Other exceptions are bugs and show a traceback.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class CommandError(LlmperfError):
-    """A mistake that the user can mend: what is wrong, where, what to do."""
+    """A mistake that the user can correct; the message says what is wrong, where and what to do."""
 
     def __init__(self, exit_code: Exit, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class CommandError(LlmperfError):
 
 
 def exit_code_of(error: BaseException) -> Exit | None:
-    """Return the code of a foreseeable error, None for a bug."""
+    """Return the exit code of a foreseeable error; None for a bug."""
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED
     return error.exit_code if isinstance(error, LlmperfError) else None
@@ -55,17 +55,23 @@ _ENVIRONMENT_ERRORS = frozenset(
         errno.ENOSPC, errno.EDQUOT, errno.EIO,
     }
 )  # fmt: skip
-"""Errors of the machine, not bugs of LLMPerf."""
+"""Error numbers that the machine or its file system causes: no bugs of LLMPerf."""
 
 
 def _environment_message(error: BaseException) -> str | None:
-    """Return what to tell of a full disk, too little memory, a folder in the way and their like; None for anything else."""
+    """Return the message for an error of the machine (full disk, no memory); None for others."""
     if isinstance(error, MemoryError) or _is_of_thread_start(error):
         limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         mend = "raise `ulimit -v`" if limited else "free some, or use a larger machine"
-        return f"not enough memory ({error or 'none was granted'}): nothing committed is lost; {mend} and run the same command again"
+        return (
+            f"not enough memory ({error or 'none was granted'}): nothing committed is lost; {mend} "
+            "and run the same command again"
+        )
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return f"{error.strerror}: nothing committed is lost; raise `ulimit -n` and run the same command again"
+        return (
+            f"{error.strerror}: nothing committed is lost; raise `ulimit -n` and run the same "
+            "command again"
+        )
     if not isinstance(error, OSError) or error.errno not in _ENVIRONMENT_ERRORS:
         return None
     path = error.filename2 or error.filename
@@ -73,12 +79,12 @@ def _environment_message(error: BaseException) -> str | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "nothing committed is lost; free some space and run the same command again"
     else:
-        what = "name another path, or mend this one"
+        what = "name another path, or correct this one"
     return f"{where}{error.strerror}: {what}"
 
 
 def _is_of_thread_start(error: BaseException) -> bool:
-    """Whether the machine refused a new thread: Python says so by a bare ``RuntimeError``."""
+    """Whether the machine refused a new thread; Python raises a plain ``RuntimeError`` then."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -90,7 +96,7 @@ def _is_of_thread_start(error: BaseException) -> bool:
 
 
 def run_guarded(command: Callable[[], None]) -> None:
-    """Run ``command`` and end the process with its exit code; no traceback for foreseeable mistakes."""
+    """Run ``command``; on a foreseeable error print its message and exit with its code."""
     try:
         command()
     except BaseException as error:
@@ -109,12 +115,12 @@ def run_guarded(command: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def sigterm_interrupts(message: str) -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does; what is raised then says ``message``.
+    """End the ``with`` block on SIGTERM as on Ctrl-C, and raise an error with ``message``.
 
-    A block inside may take both signals for itself, as a fit does to save its state.
+    Code inside the block may handle both signals itself, as a fit does to save its state.
 
     Raises:
-        CommandError: With exit code 130, after one of the two.
+        CommandError: Exit code 130, after Ctrl-C or SIGTERM.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -130,17 +136,17 @@ def sigterm_interrupts(message: str) -> Iterator[None]:
 
 
 def show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Write the traceback of a bug, as Python does, without the passwords in it."""
+    """Write the traceback of a bug to stderr, as Python does, with passwords masked."""
     sys.stderr.write(masked("".join(traceback.format_exception(kind, error, trace))))
 
 
 _FIRST_SPEAKS_S = 10.0
-"""Seconds that the first process gets to say why it ends: ``torchrun`` ends all processes when one
-has ended."""
+"""Seconds that other processes wait before they exit, so that the first process can report the
+cause: ``torchrun`` ends all processes when one has ended."""
 
 
 def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
-    """Whether the first of the processes that ``torchrun`` started says the same: all have the same command."""
+    """Whether the first process of ``torchrun`` reports the same error: all run one command."""
     if os.environ.get("RANK", "0") == "0":
         return False
     is_echo = isinstance(error, LlmperfError) and error.is_echo
@@ -148,10 +154,10 @@ def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
 
 
 def leave(code: str | int | None) -> NoReturn:
-    """End the process with ``code``, now.
+    """End the process with ``code`` at once, without the interpreter's shutdown.
 
-    A library's thread has aborted the interpreter on its way out (exit code 134) after a command had ended with its
-    message: nothing of ours is left to clean up by then.
+    A library's thread once aborted that shutdown (exit code 134) after the command had printed its
+    message. At this point LLMPerf has nothing left to clean up.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

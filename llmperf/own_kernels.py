@@ -1,6 +1,6 @@
-"""Our own kernels, which a wheel brings and a checkout has in ``kernels/``.
+"""The OpenCL kernels that come with LLMPerf, in a wheel and in a checkout's ``kernels/``.
 
-Owns where they lie, what is said about each, and copying them. Loads nothing heavy.
+Owns their location, their descriptions and the copying of them. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from llmperf_common.files.outputs import OutputTaken, is_folder
 
 _PACKAGE = Path(__file__).resolve().parent
 _PLACES = (_PACKAGE / "kernels", _PACKAGE.parent / "kernels")
-"""In an installed wheel, and in a checkout."""
+"""Folder of the kernels in an installed wheel, and in a checkout."""
 _KNOWN = "saxpy.cl"
 _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnKernel:
-    """One kernel: its name, its file in the folder, the dimensions of its NDRange, what it computes."""
+    """One kernel: its name, its file name, its number of NDRange dimensions, its description."""
 
     name: str
     file: str
@@ -31,10 +31,10 @@ class OwnKernel:
 
 
 def kernels_folder() -> Path:
-    """Return the folder of our kernels: ``.cl`` sources, a ``.toml`` file for each, a README.
+    """Return the folder of our kernels: ``.cl`` sources, one ``.toml`` file each, and a README.
 
     Raises:
-        CommandError: This installation has none.
+        CommandError: This installation has no kernels.
     """
     found = next((place for place in _PLACES if (place / _KNOWN).is_file()), None)
     if found is None:
@@ -46,7 +46,7 @@ def kernels_folder() -> Path:
 
 
 def own_kernels() -> Iterator[OwnKernel]:
-    """Yield our kernels by file."""
+    """Yield our kernels in the order of their files."""
     for side in sorted(kernels_folder().glob("*.toml")):
         for kernel in tomllib.loads(side.read_text("utf-8"))["kernel"]:
             yield OwnKernel(
@@ -58,10 +58,10 @@ def own_kernels() -> Iterator[OwnKernel]:
 
 
 def copy_kernels(out: Path) -> int:
-    """Copy the folder to ``out`` and return how many sources that are; equal files may be there already.
+    """Copy the kernels folder to ``out`` and return the number of sources; equal files may exist.
 
     Raises:
-        OutputTaken: A file of one of the names has other content; nothing was copied.
+        OutputTaken: A file with one of the names has other content; nothing was copied.
         OSError: ``out`` cannot be written.
     """
     is_folder(out, "--copy")
@@ -70,7 +70,8 @@ def copy_kernels(out: Path) -> int:
     if taken:
         shown = ", ".join(taken[:_SHOWN]) + (", …" if len(taken) > _SHOWN else "")
         raise OutputTaken(
-            f"--copy {out}: {shown} there is not the file of llmperf: name another folder, or remove it first"
+            f"--copy {out}: {shown} there is not the file of llmperf: name another folder, "
+            "or remove it first"
         )
     out.mkdir(parents=True, exist_ok=True)
     for source in (one for one in sources if not (out / one.name).exists()):

@@ -1,6 +1,6 @@
-"""How far a collect is, as values: what ``progress=`` of the Python API and the command's own display are given.
+"""Progress of a collect as values, for ``progress=`` of the Python API and the command's display.
 
-Owns the counting, on one device and on a cluster, and the one line of text. Writes nothing.
+Owns the counting, on one device and on a cluster, and the line of text. Prints nothing itself.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectProgress:
-    """How far a collect is.
+    """Progress of a collect.
 
     Attributes:
-        num_tasks: tasks of the plan: a task is one kernel on one device class.
-        num_tasks_done: tasks with a result, those of earlier starts of the same run among them.
-        num_ok: timed launch configs; on a cluster those of this start alone.
-        failures_by_code: failed launch configs by failure code, counted as ``num_ok``.
-        ok_per_s: timed launch configs a second since this start.
-        eta_s: seconds that are left at the rate of this start; None before its first task is done.
-        kernel: the kernel whose task was begun last; empty on a cluster.
+        num_tasks: tasks of the plan; a task is one kernel on one device class.
+        num_tasks_done: tasks with a result, including those of earlier starts of the same run.
+        num_ok: timed launch configs, also of earlier starts; on a cluster of this start only.
+        failures_by_code: failed launch configs by failure code, over the same starts as ``num_ok``.
+        ok_per_s: timed launch configs per second since this start.
+        eta_s: remaining seconds at the rate of this start; None before the first finished task.
+        kernel: the kernel whose task was started last; empty on a cluster.
     """
 
     num_tasks: int
@@ -66,10 +66,10 @@ class CollectProgress:
 
 
 ProgressOption = bool | Callable[[CollectProgress], object] | None
-"""Silent, as the command shows it, or a function to call."""
+"""None: silent; True: the command's display; a function: called with each ``CollectProgress``."""
 
 LineProgress = bool | Callable[[str], object] | None
-"""Silent, lines on stderr, or a function that is called with each line: of training, and before a prediction."""
+"""None: silent; True: lines on stderr; a function: called with each line (training, prediction)."""
 
 _ShownT = TypeVar("_ShownT")
 
@@ -77,10 +77,10 @@ _ShownT = TypeVar("_ShownT")
 def show_of(
     progress: bool | Callable[[_ShownT], object] | None, as_command: Callable[[_ShownT], object]
 ) -> Callable[[_ShownT], object]:
-    """Return the function that ``progress`` means: ``as_command`` for True, silence for None and False.
+    """Return the function to call: ``as_command`` for True, a silent one for None and False.
 
     Raises:
-        ConfigError: It is something else.
+        ConfigError: ``progress`` is neither a truth value, None nor a function.
     """
     if progress is True:
         return as_command
@@ -96,7 +96,7 @@ def _silent(_shown: object) -> None:
 
 
 class _Counts:
-    """What is counted of a run, and since when."""
+    """The number of tasks of a run, and the time at which this start began."""
 
     def __init__(self, num_tasks: int, num_done_before: int) -> None:
         self._num_tasks = num_tasks
@@ -106,7 +106,7 @@ class _Counts:
     def progress(
         self, num_done_here: int, num_ok_here: int, statuses: Counter[str], kernel: str = ""
     ) -> CollectProgress:
-        """Return how far the run is; ``statuses`` are the rows by status."""
+        """Return the progress; ``statuses`` is the number of rows by status."""
         elapsed_s = max(time.monotonic() - self._began_s, 1e-3)
         num_done = self._num_done_before + num_done_here
         num_left = self._num_tasks - num_done
@@ -122,7 +122,7 @@ class _Counts:
 
 
 class DeviceProgress(SilentObserver):
-    """Passes on how far one device is: at the start, and when a task begins or ends."""
+    """Reports the progress of one device at the start, and whenever a task begins or ends."""
 
     def __init__(self, start: RunStart, show: Callable[[CollectProgress], object]) -> None:
         self._show = show
@@ -134,13 +134,13 @@ class DeviceProgress(SilentObserver):
         self._tell()
 
     def claimed(self, task: Task, lease: Lease) -> None:
-        """A task was leased."""
+        """Report that a task was leased."""
         del lease
         self._kernel = task.kernel.name
         self._tell()
 
     def finished(self, lease: Lease, result: TaskResult) -> None:
-        """A task has its result, not yet durable."""
+        """Report that a task has its result, which is not yet committed."""
         del lease
         counts = statuses_of([result])
         self._statuses += counts
@@ -157,19 +157,19 @@ class DeviceProgress(SilentObserver):
 
 
 class PoolProgress(SilentClusterObserver):
-    """Passes on how far all actors of a cluster are together, several times a second."""
+    """Reports the common progress of all actors of a cluster, several times a second."""
 
     def __init__(self, show: Callable[[CollectProgress], object]) -> None:
         self._show = show
         self._counts = _Counts(0, 0)
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """The plan is made and actors begin."""
+        """Take the plan when the actors begin."""
         del devices
         self._counts = _Counts(plan.num_tasks, num_tasks_done)
 
     def stands(self, pool: ActorPool) -> None:
-        """How all actors are now."""
+        """Report the present state of all actors."""
         num_done_here = sum(place.num_tasks_done for place in pool.slots.values())
         statuses = pool.statuses
         self._show(self._counts.progress(num_done_here, statuses[OK_STATUS], statuses))
@@ -179,8 +179,8 @@ class PoolProgress(SilentClusterObserver):
 def observers(
     progress: ProgressOption,
 ) -> Iterator[Callable[[RunStart], LoopObserver]]:
-    """Give what makes the observer of a loop; a display is taken down at the end."""
-    show = show_of(progress, _silent)  # True has an observer of its own
+    """Yield a function that makes the observer of a collect loop; close its display at the end."""
+    show = show_of(progress, _silent)  # for True ``observe`` below makes a display instead
     with contextlib.ExitStack() as stack:
 
         def observe(start: RunStart) -> LoopObserver:
@@ -196,7 +196,7 @@ def observers(
 def cluster_observer(
     progress: ProgressOption,
 ) -> ClusterObserver:
-    """Return the observer of a run over a cluster."""
+    """Return the observer of a run on a cluster."""
     if progress is True:
         from llmperf.cli.cluster_progress import ClusterProgress  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""How a run stands, as one document: tasks, rows, rates and every process that collects.
+"""The state of a run as one document: tasks, rows, rates and every collecting process.
 
-Owns the form of what ``llmperf status`` shows. Facts come in as values: from a dataset's manifest, from a ledger (``LedgerView``), or
-from both.
+Owns the form of the document that ``llmperf status`` shows. The facts are arguments: from a
+dataset's manifest, from a ledger (``LedgerView``), or from both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import WorkerReport
 
 STALE_S = 15.0
-"""A worker reports every 2 s; one that was silent for so long is dead, or cannot reach its ledger."""
+"""Seconds without a report after which a worker counts as dead or cut off; workers
+report every 2 s."""
 _FINAL = ("ended", "drained", "failed")
 _NUMBERS = frozenset(
     {
@@ -30,7 +31,7 @@ _TEXTS = frozenset({"state", "role", "seat", "device_class", "host", "why", "las
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What a dataset itself says: its newest manifest, and the rows of its shards by status."""
+    """The published state of a dataset: its newest manifest, and its rows by status."""
 
     manifest: int | None
     epoch: int | None
@@ -49,17 +50,18 @@ def run_state(
     published: Published | None,
     view: LedgerView | None,
 ) -> dict[str, Any]:
-    """Return the document of one run.
+    """Return the state of one run as a document.
 
     Args:
-        location: the dataset.
-        ledger: ``sqlite``, the server's URL without its password, or None where none was found.
-        plan_hash: of the run.
-        created_at: when the run was begun.
-        num_tasks: of the plan.
-        device_classes: in the plan's order.
-        published: None where the dataset cannot be seen from here: rows are then those that its workers have told.
-        view: None where there is no ledger that counts.
+        location: the dataset's folder or URL.
+        ledger: ``sqlite``, the server's URL without its password, or None if there is no ledger.
+        plan_hash: plan hash of the run.
+        created_at: time at which the run was created.
+        num_tasks: number of tasks of the plan.
+        device_classes: names in the plan's order.
+        published: the dataset's own state; None if the dataset is not accessible from here: rows
+            are then counted from the workers' reports.
+        view: the ledger's content; None if there is no current ledger.
     """
     told = [_worker(one) for one in view.workers] if view else []
     workers = [one for one in told if one.get("role") != "driver"]
@@ -100,7 +102,7 @@ def is_complete(state: Mapping[str, Any]) -> bool:
 
 
 def _worker(report: WorkerReport) -> dict[str, Any]:
-    """Return a worker's own document, and what its age says of it."""
+    """Return a worker's report, with its age and whether the worker is live or stale."""
     try:
         told = parse_json(report.document.encode("utf-8", "replace"))
     except (ValueError, AttributeError):
@@ -119,7 +121,7 @@ def _worker(report: WorkerReport) -> dict[str, Any]:
 
 
 def _fits(key: str, value: Any) -> bool:
-    """Whether a value of a worker's document is of its kind: the ledger may be a stranger's."""
+    """Whether a value of a worker's report has the right type: others may write to a ledger."""
     if key in _NUMBERS:
         return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     if key in _TABLES:
@@ -136,7 +138,7 @@ def _fits(key: str, value: Any) -> bool:
 def _classes(
     num_tasks: int, names: Sequence[str], view: LedgerView | None, live: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return how far each device class is; its time to go is by the tasks of its live workers in the last minute."""
+    """Return the progress of each device class; the ETA uses its live workers' last minute."""
     found = []
     for number, (name, tasks) in enumerate(
         zip(names, class_ranges(num_tasks, len(names)), strict=True)
@@ -158,7 +160,7 @@ def _classes(
 
 
 def _told(workers: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Return the rows that workers, also dead ones, have reported in heartbeats."""
+    """Return the rows by status that workers, including dead ones, have reported."""
     statuses: Counter[str] = Counter()
     for one in workers:
         statuses[OK_STATUS] += one.get("ok", 0)

@@ -1,7 +1,7 @@
-"""What memory analysis found out about a kernel: how far it reaches into each buffer, and what steers it.
+"""The results of memory analysis: the extent of each buffer, and the values that steer a kernel.
 
-Owns the values and their evaluation for one launch. How they are found: ``workers/analysis``. An extent is in
-elements of the declared pointee type, the largest index touched plus one.
+Owns these records and their evaluation for one launch; ``workers/analysis`` finds them. An extent
+is the largest index touched plus one, in elements of the declared pointee type.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 ANALYSIS_VERSION = 3
-"""Version of the analysis, raised when equal sources give other extents, roles or inputs. Part of the
-plan hash where a plan needs analysis."""
+"""Version of the analysis. Raise it when the same source gives other extents, roles or inputs than
+before. It is part of the plan hash of plans that need analysis."""
 
 VALUE_LIMIT = "value_limit"
-"""The factor by which a target's bound names the limit of the values that index it."""
+"""Name, in an ``IndexTarget``'s polynomial, of the limit of the values that index the target."""
 
 
 class ContentsRule(StrEnum):
-    """How the contents of a buffer are made where the usual ones (workers/plan/inputs.py) will not do."""
+    """How a buffer is filled where the usual values (workers/plan/inputs.py) are not suitable."""
 
     BOUNDED = "bounded"
     """Uniform in [0, limit)."""
     PREFIX = "prefix"
     """Sorted, from about 0 to about limit: row offsets of a sparse matrix."""
     FLAGS = "flags"
-    """Whole numbers, uniform in [0, limit), of floating-point members, too: masks and states."""
+    """Whole numbers, uniform in [0, limit), also in floating-point members: masks and states."""
     SIGNED = "signed"
-    """Floating-point numbers of either sign, their magnitudes in [0.5, 2)."""
+    """Floating-point numbers of both signs with magnitudes in [0.5, 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a buffer of one launch config holds: values in [0, ``limit``), or of ``SIGNED`` in (-``limit``, ``limit``)."""
+    """The values of one buffer: in [0, ``limit``); with ``SIGNED`` in (-``limit``, ``limit``)."""
 
     rule: ContentsRule
     limit: int
@@ -41,7 +41,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """``coefficient`` times the product of ``factors``; a power repeats its factor."""
+    """``coefficient`` times the product of ``factors``; n squared is the factors ``n, n``."""
 
     factors: tuple[str, ...]
     coefficient: int
@@ -49,13 +49,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polynomial:
-    """``constant`` plus terms over ``global_size_0…2``, ``local_size_0…2``, ``num_groups_0…2`` and scalars."""
+    """``constant`` plus ``terms`` over scalar arguments and launch sizes (``launch_sizes``)."""
 
     constant: int
     terms: tuple[Term, ...] = ()
 
     def value(self, sizes: Mapping[str, int]) -> int:
-        """Evaluate for one launch. Raises KeyError for a factor that ``sizes`` lacks.
+        """Return the value for one launch. Raises KeyError for a factor that ``sizes`` lacks.
 
         >>> Polynomial(constant=2, terms=(Term(factors=("n", "n"), coefficient=3),)).value({"n": 4})
         50
@@ -71,10 +71,11 @@ class Polynomial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The extent of one buffer: ``min(form, cap)``, or no form and the ``reason``.
+    """The extent of one buffer: ``min(form, cap)``; ``form`` is None where none was found.
 
-    ``validated``: held-out probes were predicted exactly, and the contents of no buffer change it. A form that
-    is not validated is an upper bound of what the probes touched; ``reason`` says why it is not more.
+    ``validated``: the form predicted held-out probes exactly, and no buffer's contents change the
+    extent. A form that is not validated is only an upper bound of what the probes touched.
+    ``reason`` says why there is no form, or why it is not validated.
     """
 
     position: int
@@ -93,7 +94,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexTarget:
-    """A buffer that is indexed by the values of another: its extent over the sizes and ``value_limit``."""
+    """A buffer that another buffer's values index; ``form`` may contain ``value_limit``."""
 
     position: int
     form: Polynomial
@@ -101,10 +102,10 @@ class IndexTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRole:
-    """A buffer whose values are used as an index or a loop bound, and what its values must respect.
+    """A buffer whose values serve as an index or a loop bound, and the rule that they must follow.
 
-    With the values in [0, value_limit) every target is touched in at most its form's elements. ``PREFIX``:
-    neighbours ``p[i], p[i+1]`` bound a loop, so the values must not decrease (CSR).
+    If the values lie in [0, value_limit), the kernel touches at most ``form`` elements of each
+    target. ``PREFIX``: ``p[i], p[i+1]`` bound a loop, so the values must not decrease (CSR).
     """
 
     position: int
@@ -113,7 +114,7 @@ class IndexRole:
 
 
 class ScalarChoice(StrEnum):
-    """What an integer scalar gets in place of its role's value."""
+    """The value that an integer scalar gets instead of the one that its role suggests."""
 
     ZERO = "zero"
     LOW = "low"
@@ -123,12 +124,13 @@ class ScalarChoice(StrEnum):
 
 
 HIGH_FACTOR = 4
-"""What ``sizeof(float)`` divides away; a buffer of the simple rule holds what comes of it."""
+"""4 = ``sizeof(float)``, by which kernels divide a size in bytes; the quotient fits the buffers of
+the simple rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenScalar:
-    """One integer scalar whose value is chosen."""
+    """One integer scalar and the value chosen for it."""
 
     position: int
     value: ScalarChoice
@@ -136,16 +138,16 @@ class ChosenScalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputChoice:
-    """The inputs with which a kernel works: what replaces the usual values, and what was seen of it.
+    """Inputs that keep a kernel's work-items busy: changes to the usual values, and their effect.
 
     Attributes:
-        floats_free: whether floating-point scalars changed neither indices nor turns of loops in the probes.
-        scalars: those that get another value than their role's.
-        contents: of all buffers whose values steer nothing that is known; None: the usual ones.
-        num_tried: how many candidates ran; 0 where none had to, or none could.
-        plain_share: of work-items that are active with the usual values; None where that was not seen.
-        active_share: of work-items that are active with what was chosen; None where nothing was.
-        reason: why nothing was chosen although many work-items are idle.
+        floats_free: whether floating-point scalars changed no index or loop count in the probes.
+        scalars: the scalars that get a value other than their role's.
+        contents: contents of all buffers without an index role; None: the usual contents.
+        num_tried: number of candidate inputs run; 0 where none was needed or none could run.
+        plain_share: share of work-items active with the usual values; None where not observed.
+        active_share: share of work-items active with the chosen values; None: none were chosen.
+        reason: why no inputs were chosen although many work-items are idle.
     """
 
     floats_free: bool | None = None
@@ -158,23 +160,27 @@ class InputChoice:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all values are the usual ones."""
+        """Whether nothing differs from the usual values."""
         return not self.scalars and self.contents is None
 
     def of_scalar(self, position: int) -> ScalarChoice | None:
-        """Return what one scalar gets; None: its role's value."""
+        """Return the value chosen for one scalar; None where it keeps its role's value."""
         return next((one.value for one in self.scalars if one.position == position), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What is known about one kernel's memory; one extent for each pointer argument, by position.
+    """What is known about one kernel's memory accesses.
 
-    ``data_dependent``: an index or the number of turns of a loop follows from buffer contents. ``failure`` says
-    why there is nothing to know (then no extent has a form): a probe that hung or ended its process.
-    ``overflowing_local_sizes``: the smallest local sizes at which an array of fixed size (``__local float
-    tile[16][16]``) is indexed beyond its end, which is undefined. ``inputs``: the values with which it works; None where
-    they were not looked for.
+    Attributes:
+        extents: one for each pointer argument, in position order.
+        data_dependent: whether buffer contents decide an index or the trip count of a loop.
+        index_roles: buffers whose values index other buffers or bound loops.
+        failure: why the analysis failed (a probe hung or crashed); then no extent has a form.
+        overflowing_local_sizes: the smallest local sizes at which the kernel indexes an array of
+            fixed size (``__local float tile[16][16]``) beyond its end, which is undefined
+            behaviour.
+        inputs: inputs that keep the work-items busy; None where nobody searched for them.
     """
 
     extents: tuple[Extent, ...]
@@ -185,11 +191,11 @@ class Analysis:
     inputs: InputChoice | None = None
 
     def extent(self, position: int) -> Extent | None:
-        """Return the extent of one argument; None where it is no pointer."""
+        """Return the extent of one argument; None where the argument is no pointer."""
         return next((one for one in self.extents if one.position == position), None)
 
     def allows(self, local_size: Sequence[int]) -> bool:
-        """Whether no array of fixed size is too small for this local size.
+        """Whether every array of fixed size is large enough for this local size.
 
         >>> tiled = Analysis(extents=(), overflowing_local_sizes=((17, 1), (1, 17)))
         >>> tiled.allows((16, 16)), tiled.allows((32, 8))
@@ -201,19 +207,19 @@ class Analysis:
         )
 
     def with_usual_inputs(self, reason: str = "") -> Analysis:
-        """Return the analysis with a choice that changes nothing, but keeps what is known of floating-point scalars."""
+        """Return the analysis with unchanged inputs and ``reason``; ``floats_free`` is kept."""
         known = self.inputs.floats_free if self.inputs else None
         return replace(self, inputs=InputChoice(floats_free=known, reason=reason))
 
     def index_role(self, position: int) -> IndexRole | None:
-        """Return the role of one buffer's values; None for values that steer nothing."""
+        """Return the role of one buffer's values; None where they are no index or loop bound."""
         return next((one for one in self.index_roles if one.position == position), None)
 
 
 def launch_sizes(
     global_size: Sequence[int], local_size: Sequence[int], scalars: Mapping[str, float]
 ) -> dict[str, int]:
-    """Return every name a polynomial may use with its value; unused dimensions have size 1.
+    """Return the value of every name that a polynomial may use; unused dimensions have size 1.
 
     >>> launch_sizes((64,), (16,), {"n": 60})["num_groups_0"]
     4

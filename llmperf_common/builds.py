@@ -1,4 +1,4 @@
-"""How a kernel was compiled, and what its machine code needs of a GPU."""
+"""How a kernel was compiled, and which GPU resources its machine code uses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,22 @@ class OccupancyLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelResources:
-    """What a kernel's machine code needs of a GPU.
+    """The GPU resources that a kernel's machine code uses.
 
-    ``spill_bytes`` is what the code's spill stores write, each counted once, None where the compiler did not say;
-    ``local_bytes`` the private memory of a work-item, arrays and spills. A slot may be written by several stores. ``shared_bytes`` and ``occupancy`` leave out ``__local`` arguments, whose size a launch
-    decides. ``occupancy`` is the resident share of a multiprocessor's work-items in work-groups of
-    ``occupancy_work_group_size``, None for an architecture whose rules are not known. ``seconds``: what it cost to find
-    out, a second compilation included; no part of ``Build.seconds``.
+    Attributes:
+        registers: per work-item.
+        spill_bytes: bytes that the spill stores write, each store counted once; None where the
+            compiler does not report them. Several stores may write one stack slot.
+        local_bytes: private memory of a work-item: arrays and spills.
+        shared_bytes: local memory per work-group, without ``__local`` arguments: launches set
+            their size.
+        max_work_group_size: in work-items.
+        occupancy: resident share of a multiprocessor's work-items, 0 to 1, in work-groups of
+            ``occupancy_work_group_size``, without ``__local`` arguments; None: unknown
+            architecture.
+        occupancy_limits: the resources that limit the occupancy.
+        seconds: time to determine these values, a second compilation included; not in
+            ``Build.seconds``.
     """
 
     registers: int
@@ -41,7 +50,7 @@ class KernelResources:
 class Build:
     """How a kernel was compiled; ``binary_sha256`` is None where the build failed.
 
-    ``resources`` is None where it is not known (CPU devices, no pycuda).
+    ``resources`` is None where unknown: on CPU devices, and without pycuda.
     """
 
     options: str

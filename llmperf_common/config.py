@@ -1,7 +1,8 @@
 """One way to read configuration: typed nodes, TOML presets, ``--set key=value``, one hash.
 
-Owns the base class of every config node, the preset loader and the error text. Does not own any key: a
-node is declared beside the component that reads it (``workers/config.py``, ``trainer/config.py``).
+Owns the base class of every config node, the preset loader and the error text. Does not own any
+key: a node is declared beside the component that reads it (``workers/config.py``,
+``trainer/config.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NodeT = TypeVar("NodeT", bound="Node")
 
 
 class ConfigError(LlmperfError, ValueError):
-    """A config key or value that cannot be used; the message names key, value and what is allowed."""
+    """An unusable config key or value; the message names the key, the value and what is allowed."""
 
     exit_code = Exit.USAGE
 
@@ -56,7 +57,7 @@ class Node(pydantic.BaseModel):
             ) from None
 
     def content_hash(self) -> str:
-        """Return 20 hex digits that change with any value of the tree."""
+        """Return a hash of all values of the tree: 20 hex digits."""
         return hashlib.sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()[
             :20
         ]
@@ -81,15 +82,15 @@ def load_config(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     values: Mapping[str, Any] | None = None,
 ) -> NodeT:
-    """Resolve a tree: defaults, then the preset, the file, ``values`` (dotted keys), the overrides.
+    """Return a config tree: defaults, then preset, file, ``values`` and overrides replace values.
 
     Args:
         root: the tree's root node class.
         preset: name of a TOML file.
-        preset_folder: the folder of ``configs/`` it is in.
+        preset_folder: the folder of ``configs/`` that holds the preset.
         file: a user's TOML file.
-        overrides: values by dotted key; or a text ``key=value`` or several, the value in TOML syntax (bare
-            words are taken as text).
+        overrides: values by dotted key; or one or several texts ``key=value``, with the value in
+            TOML syntax (bare words are taken as text).
         values: dotted keys set by command-line options; None values are left out.
 
     Raises:
@@ -100,7 +101,7 @@ def load_config(
         _merge(tree, _parse_toml(_read_preset(preset_folder, preset), f"preset {preset!r}"))
     if file is not None:
         try:
-            with file.open("rb") as stream:  # no more of it, whatever it is
+            with file.open("rb") as stream:  # bounded: the file may be huge or endless
                 text = stream.read(4 * _MAX_TOML_CHARS + 1).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"config file {file}: {error}") from None
@@ -136,14 +137,14 @@ def _read_preset(folder: str, name: str) -> str:
 _MOST_SHOWN = 400
 """Characters of a faulty value in a message."""
 _MAX_TOML_CHARS = 2**16
-"""Characters of a configuration file: ours have some thousand, and reading a key of N dots takes N²
-steps."""
+"""Characters of a configuration file, at most. Ours have a few thousand; the limit is needed
+because parsing a key of N dots takes N² steps."""
 
 
 def _parse_toml(text: str, where: str) -> dict[str, Any]:
     if len(text) > _MAX_TOML_CHARS:
         raise ConfigError(
-            f"{where}: more than {_MAX_TOML_CHARS} characters: too long for a configuration"
+            f"{where}: more than {_MAX_TOML_CHARS} characters: too long for a configuration file"
         )
     try:
         return tomllib.loads(text)
@@ -152,7 +153,7 @@ def _parse_toml(text: str, where: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{where}: nested too deeply") from None
     except ValueError as error:  # Python's own limit of digits
-        raise ConfigError(f"{where}: a number that cannot be read: {error}") from None
+        raise ConfigError(f"{where}: a number cannot be read: {error}") from None
 
 
 def _pairs(overrides: Mapping[str, Any] | Sequence[str]) -> list[tuple[str, Any]]:
@@ -212,7 +213,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _innermost(error: pydantic.ValidationError) -> list[Any]:
-    """Leave out what is wrong with a collection only because one of its entries is."""
+    """Return the errors without those of a collection that one of its entries has caused."""
     items = error.errors()
     inside = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
     return [item for item in items if item["loc"] not in inside]

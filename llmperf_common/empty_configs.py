@@ -1,4 +1,4 @@
-"""The launch config of a kernel that has none."""
+"""The placeholder launch config of a kernel that fails before any launch is planned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from llmperf_common.records import LaunchConfig, Strategy
 
 
 def empty_config(*, kernel_id: str, device_class: str, strategy: Strategy) -> LaunchConfig:
-    """Return the config of the one row of a kernel that fails before it has any launch config."""
+    """Return a config with empty sizes, for the one row of a kernel that fails before planning."""
     return LaunchConfig(
         sample_id=sample_id(
             kernel_id=kernel_id, global_size=(), local_size=(), args=(), device_class=device_class

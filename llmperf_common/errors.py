@@ -1,7 +1,7 @@
-"""The base class of every foreseeable error, and the exit codes that a process ends with.
+"""The base class of every foreseeable error, and the exit codes of a process.
 
-A foreseeable error is one that the user can mend: its message says what is wrong, where, and what to do. Each is
-declared beside the code that raises it and carries its exit code::
+A user can correct a foreseeable error: its message says what is wrong, where, and what to do. Each
+class is declared beside the code that raises it and carries its exit code::
 
     LlmperfError
     +-- CommandError           (llmperf.exits) the exit code is an argument
@@ -12,19 +12,19 @@ declared beside the code that raises it and carries its exit code::
     +-- LedgerUrlError         2  the URL of a ledger; also a ValueError
     +-- ManyHostsError         2  a ledger in a file cannot serve several hosts; also a ValueError
     +-- ClusterAddressError    2  the address of a Ray cluster; also a ValueError
-    +-- RayUnreachable         2  the Ray cluster that was named cannot be joined; also a ValueError
+    +-- RayUnreachable         2  the given Ray cluster cannot be joined; also a ValueError
     +-- StoreError             3  a dataset that cannot be read or written
     |   +-- ForeignRunError    2  the folder holds the dataset of another run
     +-- LedgerAwayError        3  the ledger cannot be reached
     +-- CorpusError            3  sources without any kernel; also a ValueError
-    +-- ParserError            3  the parser cannot work here, whatever the source
+    +-- ParserError            3  the parser works for no source on this machine
     +-- SplitError             3  a split that cannot be made; also a ValueError
-    +-- BadInput               3  a kernel, argument, size, run or dataset that cannot be used; also a ValueError
+    +-- BadInput               3  an unusable kernel, argument, run or dataset; also a ValueError
     |   +-- SeenRows              rows of families that the model was trained on
-    |   +-- FitFailed             a fit cannot go on; its last whole checkpoint stays
-    +-- FirstProcessFailedError   (torchrun, Ray) what the first process ended with: the exit code is an argument
-    +-- UnfitFileError         3  no regular file, one outside of its folder, or one that is too large
-    +-- UnknownFeatureError    3  a model asks for a feature that there is not; also a ValueError
+    |   +-- FitFailed             a fit cannot continue; its last complete checkpoint stays
+    +-- FirstProcessFailedError   (torchrun, Ray) the first process failed; exit code: an argument
+    +-- UnfitFileError         3  a file that is not regular, outside of its folder, or too large
+    +-- UnknownFeatureError    3  a model needs a feature that does not exist; also a ValueError
     +-- DeviceLostError        4  the device cannot be opened, or is lost
     +-- GpuTakenError          4  another process has the GPU
     +-- ClusterTooSmall        4  the Ray cluster has too few free CPUs or GPUs
@@ -40,7 +40,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What the process ends with."""
+    """The exit code of a process."""
 
     DONE = 0
     USAGE = 2
@@ -54,8 +54,8 @@ class LlmperfError(Exception):
     """Base class of every foreseeable error; the message says what is wrong, where, and what to do.
 
     Attributes:
-        exit_code: what the command line ends with because of it.
-        is_echo: another process of the same command has said what is wrong.
+        exit_code: exit code of the command line.
+        is_echo: whether another process of the same command has already reported the cause.
     """
 
     exit_code: Exit = Exit.BAD_INPUT

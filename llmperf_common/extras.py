@@ -1,6 +1,6 @@
-"""What to say when an optional library is not installed.
+"""The error for an optional library that is not installed, and the import that raises it.
 
-Owns the one error for it and the import that raises it. Each heavy library still has one door a package.
+In each package one module alone imports a given heavy library; ruff enforces that, not this module.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from llmperf_common.errors import Exit, LlmperfError
 
 
-class MissingExtra(LlmperfError, ImportError):  # noqa: N818  (it names a state, as the house's other errors do)
-    """An optional library is needed and absent; the message names the ``pip install`` that brings it."""
+class MissingExtra(LlmperfError, ImportError):  # noqa: N818  (named for a state)
+    """A required optional library is not installed; the message names its ``pip install``."""
 
     exit_code = Exit.USAGE
 
@@ -32,7 +32,7 @@ def require(module: str, extra: str) -> Any:
 
     Raises:
         MissingExtra: The library is not installed. An import error inside an installed library is
-            passed on as it is: reinstalling would not help.
+            passed on unchanged: reinstalling would not help.
 
     >>> require("json", "train").dumps([1])
     '[1]'
@@ -46,14 +46,14 @@ def require(module: str, extra: str) -> Any:
 
 
 def require_installed(modules: Iterable[str], extra: str) -> None:
-    """Ask that libraries are there, without importing them: before work that needs them later.
+    """Check that libraries are installed without importing them, before work that needs them.
 
     Args:
         modules: names of the libraries' top modules.
         extra: name of our extra that installs all of them.
 
     Raises:
-        MissingExtra: One is not installed; names the first.
+        MissingExtra: A library is not installed; the message names the first one.
 
     >>> require_installed(["json"], "train")
     """

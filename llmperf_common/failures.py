@@ -1,8 +1,8 @@
-"""What can go wrong with a kernel, as values.
+"""The failures of a kernel, as values.
 
-Owns the closed set of failure codes (they become ``samples.status``), the stage at which each was met
-and the rule that says whether trying again can help. Does not own how a library's error becomes a code:
-each door (``workers/device/*``) does that by type or error number.
+Owns the closed set of failure codes (stored in ``samples.status``), the stages at which they occur
+and the rule for retrying each. Does not own how a library's error becomes a code: the modules that
+import the library (``workers/device/*``) do that by exception type or error number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OK_STATUS = "ok"
 
 
 class FailureCode(StrEnum):
-    """Why a sample has no time. Stored in ``samples.status``; never renamed, only added to."""
+    """Why a sample has no time. Stored in ``samples.status``: add codes, never rename one."""
 
     BUILD_ERROR = "build_error"
     BUILD_TIMEOUT = "build_timeout"
@@ -32,14 +32,14 @@ class FailureCode(StrEnum):
 
 
 class Retry(StrEnum):
-    """What may be done about a failure before its row is committed (a committed row is final)."""
+    """How a failure may be retried before its row is committed (a committed row is final)."""
 
     NEVER = "never"
-    """The same input fails again: the source, the launch config or the kernel itself is at fault."""
+    """The same input fails again: source, launch config or the kernel itself is at fault."""
     ONCE_IN_FRESH_CHILD = "once_in_fresh_child"
-    """The child's state (its memory, say) may be to blame: try once more in a new one."""
+    """The child process (its memory, for example) may be the cause: try once more in a new one."""
     ANOTHER_WORKER = "another_worker"
-    """The machine is to blame: the lease runs out and another worker takes the task."""
+    """The machine is the cause: the lease expires and another worker takes the task."""
 
 
 RETRY_RULES: dict[FailureCode, Retry] = {
@@ -58,38 +58,51 @@ RETRY_RULES: dict[FailureCode, Retry] = {
 }
 
 FAILURE_MEANINGS: dict[FailureCode, str] = {
-    FailureCode.BUILD_ERROR: "The source could not be read or the compiler rejected it; the log is in failure_detail.",
-    FailureCode.BUILD_TIMEOUT: "The compiler did not finish within limits.build_timeout_s (the parser: within 30 s) and was killed.",
-    FailureCode.COMPILER_CRASH: "The compiler's process died (signal or abort) while building. A first SIGKILL that was not the collector's does not count.",
-    FailureCode.LAUNCH_ERROR: "The runtime refused the launch: work-group too large, bad NDRange, bad argument.",
-    FailureCode.DEVICE_FAULT: "The process that owned the device died, or the device reported an error, during a launch. A first SIGKILL that was not the collector's does not count.",
-    FailureCode.HANG: "A launch did not finish within limits.config_timeout_s; the process was killed.",
+    FailureCode.BUILD_ERROR: "The source could not be parsed, or the compiler rejected it; the "
+    "log is in failure_detail.",
+    FailureCode.BUILD_TIMEOUT: "The compiler did not finish within limits.build_timeout_s (the "
+    "parser: within 30 s) and was killed.",
+    FailureCode.COMPILER_CRASH: "The compiler's process died (signal or abort) while building. "
+    "The first death by a SIGKILL that the collector did not send is not counted.",
+    FailureCode.LAUNCH_ERROR: "The runtime refused the launch: work-group too large, bad NDRange, "
+    "bad argument.",
+    FailureCode.DEVICE_FAULT: "The process that owned the device died, or the device reported an "
+    "error, during a launch. The first death by a SIGKILL that the collector did not send is not "
+    "counted.",
+    FailureCode.HANG: "A launch did not finish within limits.config_timeout_s; the process was "
+    "killed.",
     FailureCode.OUT_OF_MEMORY: "A buffer was larger than the device allows, or allocation failed.",
-    FailureCode.UNSUPPORTED: "An argument is of a kind this release cannot fill (image, sampler, pipe, ...), or no launch config fits the device.",
-    FailureCode.OVER_TIME_BUDGET: "One launch took longer than timing.max_launch_ms, or was not tried because smaller ones did (one by far, or several) or limits.task_budget_s was used up; the time is censored.",
-    FailureCode.NODE_LOST: "The machine went away and no other could finish the task.",
-    FailureCode.QUARANTINED: "Not tried: the kernel had killed limits.deaths_to_quarantine processes, its input strategy had faulted, a smaller config hung, or a CPU device showed that it would leave its buffers (failure_detail says which).",
-    FailureCode.INTERNAL_ERROR: "LLMPerf itself failed; the traceback is in failure_detail. Please report it.",
+    FailureCode.UNSUPPORTED: "This release cannot fill an argument of this kind (image, sampler, "
+    "pipe, ...), or no launch config fits the device.",
+    FailureCode.OVER_TIME_BUDGET: "The launch took longer than timing.max_launch_ms; or it was "
+    "skipped, because smaller launches took longer (one by far, or several) or "
+    "limits.task_budget_s was used up. The time is censored.",
+    FailureCode.NODE_LOST: "The machine was lost and no other machine could finish the task.",
+    FailureCode.QUARANTINED: "Not launched. failure_detail gives the reason: the kernel had "
+    "killed limits.deaths_to_quarantine processes, its input strategy had faulted, a smaller "
+    "config hung, or a trial on a CPU device showed accesses outside of the buffers.",
+    FailureCode.INTERNAL_ERROR: "LLMPerf itself failed; the traceback is in failure_detail. "
+    "Please report it.",
 }
 
 
 class CensorReason(StrEnum):
-    """Why a sound launch has no time: a lower bound of the time that it would have taken."""
+    """Why a valid launch has no time, although a lower bound of its time is known."""
 
     TOO_LONG = "too_long"
     """The launch itself took more than ``timing.max_launch_ms``."""
     HUNG = "hung"
-    """It did not end within ``limits.config_timeout_s``."""
+    """The launch did not end within ``limits.config_timeout_s``."""
     TASK_BUDGET = "task_budget"
-    """Not launched: ``limits.task_budget_s`` or ``limits.task_timeout_s`` was spent by others of its task."""
+    """Not launched: the task had used up ``limits.task_budget_s`` or ``limits.task_timeout_s``."""
     LARGER_THAN_TOO_LONG = "larger_than_too_long"
-    """Not launched: configs that are larger in nothing took more than ``timing.max_launch_ms``."""
+    """Not launched: configs no larger in any dimension took more than ``timing.max_launch_ms``."""
     LARGER_THAN_HUNG = "larger_than_hung"
     """Not launched: a config no larger in any dimension hung."""
 
 
 class Stage(StrEnum):
-    """Where on its way a kernel failed."""
+    """The step at which a kernel failed."""
 
     SIGNATURE = "signature"
     BUILD = "build"
@@ -101,9 +114,9 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failure: its code, the stage and the evidence (head and tail kept, at most 8 KB).
+    """One failure: its code, its stage and its evidence (shortened to at most 8 KB).
 
-    ``censored``: why the time is not known, where the launch would have had one.
+    ``censored``: why a valid launch has no time; None for other failures.
     """
 
     code: FailureCode
@@ -116,9 +129,9 @@ class Failure:
 
 
 def shorten_detail(text: str, limit_bytes: int = DETAIL_LIMIT_BYTES) -> str:
-    """Return ``text`` within ``limit_bytes`` of UTF-8, keeping its head and its tail.
+    """Return the head and the tail of ``text`` in at most ``limit_bytes`` of UTF-8.
 
-    NUL bytes are dropped: Arrow keeps them but CSV and C tools do not.
+    NUL bytes are dropped: Arrow keeps them, but CSV and C tools do not.
 
     >>> shorten_detail("abc")
     'abc'

@@ -1,7 +1,7 @@
-"""What is true of every launch: the ranges of scalar types, and the local memory that it needs.
+"""Facts about launches: the ranges of scalar types, and the local memory that a launch needs.
 
-Owns these facts for planning, prediction and features. What fits on a device decides the plan
-(``workers/plan/strategies/memory_limits.py``).
+Plans, predictions and features share them; ``workers/plan/strategies/memory_limits.py`` says
+what fits on a device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INTEGER_RANGES = {
     "long": (-(2**63), 2**63 - 1),
     "ulong": (0, 2**64 - 1),
 }
-"""Smallest and largest value of each OpenCL integer type of a fixed width."""
+"""Smallest and largest value of each OpenCL integer type of fixed width."""
 
 INTEGER_TYPES = frozenset({*INTEGER_RANGES, "size_t", "ptrdiff_t", "intptr_t", "uintptr_t"})
 """Canonical names of the OpenCL scalar types that hold integers."""
@@ -37,7 +37,7 @@ def is_integer_scalar(scalar_type: str) -> bool:
 
 
 def integer_range(scalar_type: str) -> tuple[int, int]:
-    """Return the smallest and largest value of a type; those of ``long`` for types of an address' width.
+    """Return the smallest and largest value of a type; ``size_t`` and its like count as ``long``.
 
     >>> integer_range("short"), integer_range("size_t") == integer_range("long")
     ((-32768, 32767), True)
@@ -46,7 +46,7 @@ def integer_range(scalar_type: str) -> tuple[int, int]:
 
 
 def local_memory_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int:
-    """Return the local memory a work-group needs: declared in the kernel and given as arguments."""
+    """Return the bytes of local memory of a work-group: declared ones and ``__local`` arguments."""
     element_bytes = {one.position: one.element_bytes for one in signature.arguments}
     return signature.static_local_bytes + sum(
         (one.elements or 0) * element_bytes[one.position]

@@ -1,8 +1,8 @@
-"""Keeps passwords out of what is shown or stored: URLs for messages, and messages that a library wrote about a URL.
+"""Masking of passwords in URLs, and in a library's messages about a URL, before they are shown.
 
-Owns what counts as a secret in a URL: its user and password, its query and its fragment. What is not of the strict form
-``scheme://[user:password@]host[:port][/path][?query][#fragment]`` may have its password anywhere (a ``/`` or ``@``
-that was not percent-encoded moves it), so nothing of it is shown but the scheme.
+Owns what counts as a secret in a URL: user, password, query and fragment. The strict form is
+``scheme://[user:password@]host[:port][/path][?query][#fragment]``. In any other URL the password
+may stand anywhere (after a ``/`` or ``@`` that was not percent-encoded): only the scheme is shown.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PATH: Final = re.compile(r"[^\s@;\\]*")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._\-]*(?::[0-9]{1,5})?")
 _URL_IN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'`<>]*")
 _AFTER_URL: Final = ":,.;!?)"
-"""Punctuation of the sentence around a URL."""
+"""Punctuation that may follow a URL in a sentence."""
 _PLACEHOLDER: Final = re.compile(
     r"[a-z]+://(?:(?:\[?(?:USER)?:PASSWORD@\]?)?HOST:PORT(?:/0|\[/DB\])?|…(?:/[01](?:\?ssl_ca_certs=FILE)?)?)"
 )
-"""How our own messages say what to write."""
+"""Placeholders in our own messages, such as ``redis://HOST:PORT/0``: they hold no secret."""
 _HARMLESS: Final = frozenset(
     {
         "db", "decode_responses", "encoding", "health_check_interval", "max_connections", "protocol", "retry_on_timeout",
@@ -35,7 +35,7 @@ _HARMLESS: Final = frozenset(
         "ssl_certfile", "ssl_check_hostname", "ssl_keyfile", "timeout", "virtual_host",
     }
 )  # fmt: skip
-"""Options of a URL whose values are no secrets: as such they may be named in a message."""
+"""Query options of a URL whose values are not secret and may appear in a message."""
 
 
 def public_url(url: str) -> str:
@@ -46,7 +46,7 @@ def public_url(url: str) -> str:
 
     >>> public_url("redis://default:secret@head:6379/0")
     'redis://head:6379/0'
-    >>> public_url("Redis://head:6379/0?password=secret"), public_url("redis://:se/cret@head:6379/0")
+    >>> public_url("Redis://head:6379/0?password=pw"), public_url("redis://:se/cret@head:6379/0")
     ('Redis://head:6379/0', 'redis://***')
     >>> public_url("sqlite"), public_url(":secret@head:6379")
     ('sqlite', '***')
@@ -66,7 +66,7 @@ def public_url(url: str) -> str:
 
 
 def holds_secret(url: str) -> bool:
-    """Whether a text has what ``public_url`` leaves out.
+    """Whether a URL has parts that ``public_url`` leaves out.
 
     >>> holds_secret("http://minio:9000"), holds_secret("http://minio:9000/?token=x")
     (False, True)
@@ -75,9 +75,9 @@ def holds_secret(url: str) -> bool:
 
 
 def secrets_of(url: str) -> frozenset[str]:
-    """Return what in a URL opens its server: the password, a user without one, and its query; as written and decoded.
+    """Return the secrets of a URL, as written and decoded: password or lone user, query, fragment.
 
-    Of a URL that has not the strict form every part is a secret.
+    If a URL does not have the strict form, all of its parts are secrets.
 
     >>> sorted(secrets_of("redis://user:se%20cret@head:6379/0?db=1&password=other"))
     ['other', 'se cret', 'se%20cret']
@@ -99,11 +99,11 @@ def secrets_of(url: str) -> frozenset[str]:
 
 
 def masked(text: str, *urls: str) -> str:
-    """Return a text without the secrets of ``urls``, however they are written in it, and with every URL in it public.
+    """Return ``text`` with the secrets of ``urls`` masked and every URL in it made public.
 
     Args:
-        text: a message, as that of a library's exception.
-        urls: whose secrets may be in it outside of any URL: a server repeats what it was sent.
+        text: a message, for example of a library's exception.
+        urls: URLs whose secrets may appear in the text: servers repeat what they receive.
 
     >>> masked("unknown command 'AUTH', with args beginning with: 'Secret'", "redis://:secret@head")
     "unknown command 'AUTH', with args beginning with: '***'"
@@ -115,7 +115,7 @@ def masked(text: str, *urls: str) -> str:
 
 
 def without(text: str, *secrets: str) -> str:
-    r"""Return a text without ``secrets``, in whatever case and encoding they stand in it.
+    r"""Return ``text`` with ``secrets`` masked, in any letter case and encoding.
 
     >>> without("SE%2fCRET and se\\u002fcret", "se/cret")
     '*** and ***'
@@ -126,7 +126,7 @@ def without(text: str, *secrets: str) -> str:
 
 
 def masked_values(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON document with every text in it masked."""
+    """Return a JSON document with all of its strings passed through ``masked``."""
     return {key: _masked_value(value) for key, value in document.items()}
 
 
@@ -155,7 +155,7 @@ def _decoded(values: Iterable[str]) -> frozenset[str]:
 
 
 def _anyhow(secret: str) -> re.Pattern[str]:
-    """Match a secret in any case, each of its characters plain, percent-encoded, or escaped as in Python or JSON."""
+    """Return a pattern for a secret: any case, plain, percent-encoded or escaped characters."""
     return re.compile("".join(map(_any_form, secret)), re.IGNORECASE)
 
 

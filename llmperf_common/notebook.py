@@ -1,4 +1,4 @@
-"""Tables for notebooks: what ``_repr_html_`` of results returns. Every text is escaped; no script, no style sheet."""
+"""HTML tables for ``_repr_html_`` of results in notebooks: all text escaped, no script or style."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a small table.
+    """Return an HTML table.
 
     >>> html_table("times", ["kernel", "rows"], [("a<b", 1200)])
     '<table><caption>times</caption><tr><th>kernel</th><th>rows</th></tr><tr><td>a&lt;b</td><td>1,200</td></tr></table>'
@@ -21,7 +21,7 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
 
 
 def html_facts(title: str, facts: Mapping[str, object]) -> str:
-    """Return a table of two columns: names and values."""
+    """Return an HTML table of two columns: names and values."""
     return html_table(title, ("what", "value"), facts.items())
 
 

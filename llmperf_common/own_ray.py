@@ -1,7 +1,8 @@
-"""A Ray cluster of this process alone: on this host's loopback addresses, closed to other users by a token of its own.
+"""A private Ray cluster of this process: it listens on loopback only and requires a secret token.
 
-Owns what a local ``--cluster`` opens to others: nothing. Ray is given as an argument; its doors are in the packages that
-use it. A cluster that a user has started listens, and asks for a token, as its ``ray start`` said.
+Owns the network exposure of a local ``--cluster``: none. The Ray module is an argument, because
+only the packages that use Ray import it. A cluster that a user has started keeps the addresses and
+the token that were given to ``ray start``.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from typing import Any, Final
 _logger = logging.getLogger(__name__)
 
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Ray's only way to a loopback node address: without it 127.0.0.1, too, becomes the address of the host's network, and
-Ray's servers listen on all interfaces. Its processes inherit it."""
+"""Ray accepts a loopback node address only with this variable, which its processes inherit. Without
+it Ray replaces even 127.0.0.1 by the host's network address and listens on all interfaces."""
 OWN_ADDRESSES: Final = ("", "local")
-"""What ``RAY_ADDRESS`` says where no other cluster is meant."""
+"""Values of ``RAY_ADDRESS`` that name no existing cluster."""
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 @contextlib.contextmanager
 def own_ray(ray: Any, **options: Any) -> Iterator[None]:
-    """Start a cluster for the length of a ``with``.
+    """Start a private Ray cluster and stop it at the end of the ``with`` block.
 
-    Who wants to look at it with Ray's own tools sets ``RAY_AUTH_TOKEN`` before. Otherwise its token is a new one,
-    known to its processes only: Ray's default is a file in the home folder that other users may read.
+    To inspect the cluster with Ray's own tools, set ``RAY_AUTH_TOKEN`` first. Otherwise the token
+    is random and known to the cluster's processes only: Ray's default is a file in the home folder
+    that other users may be able to read.
 
     Args:
-        ray: the module.
-        options: of ``ray.init``.
+        ray: the imported Ray module.
+        options: keyword arguments of ``ray.init``.
 
     Raises:
         RuntimeError: Ray cannot be started, or does not stay on loopback.
@@ -41,7 +43,8 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
     """
     if not _has_tokens(ray):
         _logger.warning(
-            "Ray %s knows no tokens: meanwhile other users of this host can run programs as you; use Ray 2.52 or newer",
+            "Ray %s does not support tokens: while this cluster runs, other users of this host "
+            "can run programs as you; use Ray 2.52 or newer",
             ray.__version__,
         )
     token = {} if any(map(os.environ.get, _TOKEN_VARIABLES)) else _new_token()
@@ -51,8 +54,9 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
             address = ray.util.get_node_ip_address()
             if not ipaddress.ip_address(address).is_loopback:
                 raise RuntimeError(
-                    f"Ray {ray.__version__} listens on {address} and not on this host's loopback alone: use Ray 2.60, or start a "
-                    "cluster with `ray start` and name it in RAY_ADDRESS"
+                    f"Ray {ray.__version__} listens on {address}, not only on this host's "
+                    "loopback: "
+                    "use Ray 2.60, or start a cluster with `ray start` and name it in RAY_ADDRESS"
                 )
             yield
         finally:
@@ -65,7 +69,7 @@ def _new_token() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(ray: Any, values: Mapping[str, str]) -> Iterator[None]:
-    """Hold environment variables, and let Ray, which has read them when it was imported, read them again."""
+    """Set environment variables for a ``with`` block and make Ray, already imported, read them."""
     before = {name: os.environ.get(name) for name in values}
     constants = ray._private.ray_constants
     could_cluster = constants.ENABLE_RAY_CLUSTER

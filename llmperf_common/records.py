@@ -17,7 +17,7 @@ from llmperf_common.features.work import Work
 
 
 class ArgumentKind(StrEnum):
-    """What an argument is. The last five cannot be filled yet and make a kernel ``unsupported``."""
+    """The kind of an argument. A kernel with one of the last five kinds is ``unsupported``."""
 
     GLOBAL_BUFFER = "global_buffer"
     CONSTANT_BUFFER = "constant_buffer"
@@ -36,7 +36,7 @@ class ArgumentKind(StrEnum):
 
 
 class Access(StrEnum):
-    """How a kernel uses a buffer; ``READ_WRITE`` also where the analysis cannot tell."""
+    """How a kernel uses a buffer; ``READ_WRITE`` also where the analysis cannot decide."""
 
     READ = "read"
     WRITE = "write"
@@ -57,7 +57,7 @@ STRATEGY_PRECEDENCE = (Strategy.MEMORY_ANALYSIS, Strategy.DECOUPLED, Strategy.SI
 
 
 class Regime(StrEnum):
-    """How full the device is: work-groups against its compute units (SMs)."""
+    """How full the device is: the number of work-groups relative to compute units (SMs)."""
 
     IDLE_SM = "idle_sm"
     UNDER_UTILISED = "under_utilised"
@@ -79,7 +79,7 @@ class StopReason(StrEnum):
 
 
 class SizeRole(StrEnum):
-    """What the source does with an integer scalar; the input strategies choose its value by it."""
+    """The use of an integer scalar in the source; input strategies choose its value by it."""
 
     GUARD_0 = "guard_0"
     """Compared with an index of NDRange dimension 0: ``if (i < n)``."""
@@ -88,15 +88,15 @@ class SizeRole(StrEnum):
     PITCH = "pitch"
     """Multiplied with an index: the row length of a matrix."""
     LANES = "lanes"
-    """A local id is divided by it or folded into it: so many work-items of a group work together."""
+    """Divides a local id (``/`` or ``%``): the number of work-items that work together."""
     LOOP = "loop"
-    """Bounds a loop and nothing of the above."""
+    """Bounds a loop and has none of the roles above."""
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """``count`` scalars of one type in a row, ``offset_bytes`` into an element."""
+    """``count`` consecutive scalars of one type, at ``offset_bytes`` of an element."""
 
     offset_bytes: int
     scalar_type: str
@@ -107,9 +107,9 @@ class Leaf:
 class Argument:
     """One declared argument of a kernel.
 
-    ``type_name`` is as written (typedefs kept); ``scalar_type`` is the canonical OpenCL scalar below it
-    (``float``, ``uint``, ``half``, ...), ``vector_width`` 1 for scalars; ``element_bytes`` is the size of
-    one element of the declared pointee type (a float3 has 16), or of the value itself.
+    ``type_name`` is as written (typedefs kept); ``scalar_type`` is the canonical OpenCL scalar
+    below it (``float``, ``uint``, ``half``, ...), ``vector_width`` 1 for scalars; ``element_bytes``
+    is the size of an element of the declared pointee type (a float3 has 16) or of the value itself.
     """
 
     position: int
@@ -122,17 +122,18 @@ class Argument:
     access: Access
     is_const: bool = False
     leaves: tuple[Leaf, ...] = ()
-    """The scalars of one element where they are not all of ``scalar_type``: a structure's members."""
+    """The members of a structure: the scalars of one element where not all are ``scalar_type``."""
     size_role: SizeRole = SizeRole.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What the source says about one kernel, known without a device.
+    """The facts about one kernel that follow from its source alone.
 
-    ``dims`` is the number of NDRange dimensions it asks for (1 to 3); ``required_local_size`` the
-    ``reqd_work_group_size`` attribute or None; ``static_features`` are those of
-    ``workers/source/signature.py``, combined with the launch by ``llmperf_common/features/features.py``.
+    ``dims`` is the number of NDRange dimensions that the kernel uses (1 to 3);
+    ``required_local_size`` is the ``reqd_work_group_size`` attribute or None.
+    ``workers/source/signature.py`` makes ``static_features``;
+    ``llmperf_common/features/features.py`` combines them with a launch.
     """
 
     arguments: tuple[Argument, ...]
@@ -146,9 +147,9 @@ class Signature:
 class Kernel:
     """One ``__kernel`` function with the source it needs.
 
-    ``failure`` says that it cannot be launched and why: it still is in the corpus and gives its one failed row.
-    ``signature`` is None only where its arguments could not be read; an ``unsupported`` kernel (image, sampler,
-    structure by value) has both. At least one of the two is set.
+    ``failure`` says why the kernel cannot be launched. Such a kernel stays in the corpus and gives
+    one failed row. ``signature`` is None only where the arguments could not be read; an
+    ``unsupported`` kernel (image, sampler, structure by value) has both. At least one is set.
     """
 
     kernel_id: str
@@ -162,16 +163,16 @@ class Kernel:
     signature: Signature | None
     failure: Failure | None
     analysis: Analysis | None = None
-    """From ``corpus build --analyse``; else a task's first step finds it out."""
+    """Set by ``corpus build --analyse``; otherwise None, and the task analyses the kernel first."""
     invented_macros: tuple[str, ...] | None = None
-    """Words of ``build_options`` that LLMPerf has added, because the source needs them. None where that is not known."""
+    """Options in ``build_options`` that LLMPerf added for macros; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchArgument:
     """One argument of a launch config: ``elements`` for buffers, ``value`` for scalars.
 
-    ``contents`` is None for what ``workers/plan/inputs.py`` fills by type alone.
+    ``contents`` is None where ``workers/plan/inputs.py`` fills a buffer by its type alone.
     """
 
     position: int
@@ -183,7 +184,7 @@ class LaunchArgument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfig:
-    """NDRange and every argument's size or value; what one sample times."""
+    """The NDRange and every argument's size or value: the launch that one sample times."""
 
     sample_id: str
     global_size: tuple[int, ...]
@@ -195,7 +196,7 @@ class LaunchConfig:
 
     @property
     def num_work_groups(self) -> int:
-        """Product over dimensions of global size ÷ local size."""
+        """The product over all dimensions of global size ÷ local size."""
         product = 1
         for total, group in zip(self.global_size, self.local_size, strict=True):
             product *= total // group
@@ -204,9 +205,10 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """Judgements on one sample; None where a check was not made (payload: three configs of a task).
+    """Results of the checks of one sample; None where a check was not made.
 
-    ``above_floor``: the median is no shorter than the bytes touched ÷ the measured peak bandwidth.
+    ``writes_output``, ``deterministic`` and ``input_sensitive`` are checked on three configs of a
+    task. ``above_floor``: the median is at least the bytes touched ÷ the measured peak bandwidth.
     """
 
     writes_output: bool | None = None
@@ -221,9 +223,10 @@ class Checks:
 class Timing:
     """Every reading of one launch config, in nanoseconds of device event time.
 
-    ``time_ns`` are the warm readings in launch order, each the mean over ``launches_per_reading``
-    launches; ``first_ns`` is the very first launch of the config; ``cold_ns`` follow a flush of the last
-    level cache. ``sm_clock_mhz``, ``temperature_c`` and ``throttled`` are None where not measurable.
+    ``time_ns`` holds the warm readings in launch order, each the mean over ``launches_per_reading``
+    launches; ``first_ns`` is the first launch of the config; ``cold_ns`` holds readings that each
+    followed a flush of the last-level cache. ``sm_clock_mhz``, ``temperature_c`` and ``throttled``
+    are None where they cannot be measured.
     """
 
     time_ns: tuple[float, ...]
@@ -242,10 +245,10 @@ Outcome = Timing | Failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One launch config with its outcome and where it was made.
+    """One launch config, its outcome and its origin.
 
-    A kernel that fails before it has any launch config gives one sample whose ``config`` has empty sizes. ``work`` is
-    what the launch executes, or why that is not known; None where no count was tried.
+    A kernel that fails before any launch is planned gives one sample whose ``config`` has empty
+    sizes. ``work`` is the counted work, or says why counting failed; None where it was not tried.
     """
 
     config: LaunchConfig
@@ -259,19 +262,22 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What one device is and can do, as found and as measured by our own kernels.
+    """The properties of one device: those its runtime reports, and peaks that our kernels measure.
 
-    Peaks are None until measured. ``device_id`` hashes class, uuid, name and driver; ``compute_units`` and
-    the limits are what launch plans depend on. ``plain_work_group_size`` is what the compiler grants a kernel
-    that requires no size (our empty one): NVIDIA's OpenCL 256, although the device takes 1,024.
+    Peaks are None until measured. ``device_id`` is a hash of class, uuid, name and driver. Launch
+    plans depend on ``compute_units`` and the limits. ``plain_work_group_size`` is the largest
+    work-group of a kernel without a required size (our empty kernel): 256 with NVIDIA's OpenCL on a
+    device that allows 1,024.
 
-    From ``max_constant_buffer_bytes`` on: what a model of performance or an operator asks for, None where the
-    runtime does not tell (all but the first are NVIDIA's). ``…_per_unit`` is of one compute unit (SM):
-    registers of 32 bits, local memory, and how many work-items and work-groups can be resident.
-    ``compute_capability`` as ``9.0``; ``pci_bus_id`` as ``00000000:1B:00.0``; ``power_limit_w`` as set on the host.
+    The fields from ``max_constant_buffer_bytes`` on serve performance models and operators; None
+    where the runtime does not report them (only NVIDIA reports all but the first). ``…_per_unit``
+    holds per compute unit (SM): 32-bit registers, local memory, and how many work-items and
+    work-groups can be resident. Forms: ``compute_capability`` ``9.0``, ``pci_bus_id``
+    ``00000000:1B:00.0``; ``power_limit_w`` is the limit set on the host.
 
-    ``peak_…_spread`` = (best - median round) / best over the rounds that a peak was measured in, 0 to 1: above some
-    per cent the machine was not quiet. None before schema version 4 and where the device is no OpenCL one.
+    ``peak_…_spread`` = (best round - median round) / best round of a peak's measurement, 0 to 1.
+    Above a few per cent other programs disturbed the measurement. None before schema version 4 and
+    on devices without OpenCL.
     """
 
     device_id: str
@@ -317,10 +323,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClass:
-    """The facts of a device class that a launch plan is a function of; kept in ``run.json``.
+    """The facts of a device class on which launch plans depend; stored in ``run.json``.
 
-    ``max_constant_buffer_bytes`` is None where a ``__constant`` buffer may be as large as any other, and in the
-    datasets that were begun before it was known.
+    ``max_constant_buffer_bytes`` is None where a ``__constant`` buffer may be as large as any
+    other, and in datasets from releases without this field.
     """
 
     name: str
@@ -335,13 +341,13 @@ class DeviceClass:
 
     @property
     def max_planned_work_group_size(self) -> int:
-        """Most work-items a work-group of a kernel that requires no size."""
+        """The most work-items per work-group that a kernel without a required size may have."""
         return min(self.plain_work_group_size or self.max_work_group_size, self.max_work_group_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentinelReading:
-    """The median time of the sentinel kernel at one moment: drift of the device shows here."""
+    """The median time of the sentinel kernel at one moment; it shows drift of the device."""
 
     device_id: str
     at_us: int
@@ -350,9 +356,9 @@ class SentinelReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """Everything one finished task adds to the dataset: one kernels row and its samples.
+    """Everything that one finished task adds to the dataset: one ``kernels`` row and its samples.
 
-    ``one_processor``: whether all launches came from a processor of the host that was kept for them; None where
+    ``one_processor``: whether one reserved host processor started all launches; None where
     nothing was launched.
     """
 
@@ -370,16 +376,19 @@ class TaskResult:
     def __post_init__(self) -> None:
         if len(self.samples) != self.num_planned:
             raise ValueError(
-                f"task {self.task_id}: {self.num_planned} samples planned, {len(self.samples)} given"
+                f"task {self.task_id}: {self.num_planned} samples planned, {len(self.samples)} "
+                "given"
             )
 
 
 def launch_argument_json(argument: LaunchArgument) -> list[object]:
     """Return the JSON value that stands for one argument in a ``sample_id``.
 
-    The content rule is in it only where there is one: configs without keep the ids they always had.
+    The contents rule is included only where one is set, so that all other configs keep their ids
+    from releases without such rules.
     """
-    # The dataset stores values as float64: an id must follow from what is stored, also beyond 2**53.
+    # The dataset stores values as float64: the id must follow from the stored value, also beyond
+    # 2**53.
     value = None if argument.value is None else float(argument.value)
     stored = int(value) if value is not None and value.is_integer() else value
     plain: list[object] = [argument.position, argument.kind.value, argument.elements, stored]

@@ -1,7 +1,8 @@
 """The Arrow schemas of the dataset: every column, its type and its unit.
 
-Owns the three tables' columns (contract) and the check that a table has them. Later versions only add
-nullable columns; ``SCHEMA_VERSION`` counts them. Does not own how records become rows: ``store/tables/rows.py``.
+Owns the three tables' columns (contract) and the check that a table has them. Later versions only
+add nullable columns; ``SCHEMA_VERSION`` counts them. Does not own how records become rows:
+``store/tables/rows.py``.
 """
 
 from __future__ import annotations
@@ -35,74 +36,74 @@ _TERMS = pa.list_(_struct(("factors", pa.list_(_TEXT)), ("coefficient", _I64)))
 
 SAMPLES = pa.schema(
     [
-        _column("sample_id", _TEXT, "Content hash of the launch config, 20 hex digits.", nullable=False),
+        _column("sample_id", _TEXT, "Content hash of the launch config: 20 hex digits.", nullable=False),
         _column("task_id", _TEXT, "The task this row was measured in.", nullable=False),
         _column("kernel_id", _TEXT, "Content hash of the kernel.", nullable=False),
         _column("device_id", _TEXT, "The device that ran it.", nullable=False),
         _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
-        _column("global_size", pa.list_(_I64), "NDRange, dimension 0 first; empty if none was planned.", unit="work-items", nullable=False),
+        _column("global_size", pa.list_(_I64), "NDRange, dimension 0 first; empty where no launch was planned.", unit="work-items", nullable=False),
         _column("local_size", pa.list_(_I64), "Work-group shape, dimension 0 first.", unit="work-items", nullable=False),
-        _column("args", pa.list_(_struct(("position", _I32), ("kind", _TEXT), ("elements", _I64), ("value", _F64), ("contents", _TEXT), ("contents_limit", _I64))), "Arguments in position order: elements of a buffer, or the value of a scalar; contents: bounded or prefix where its integers steer the kernel, flags (whole numbers) or signed (floating-point, either sign) where these were chosen; all below contents_limit.", nullable=False),
+        _column("args", pa.list_(_struct(("position", _I32), ("kind", _TEXT), ("elements", _I64), ("value", _F64), ("contents", _TEXT), ("contents_limit", _I64))), "Arguments in position order. elements: of a buffer; value: of a scalar. contents: how a buffer was filled: bounded or prefix where its values are indices or loop bounds; flags (whole numbers) or signed (floating-point numbers of both signs) where these were chosen; null: by type alone. Magnitudes lie below contents_limit.", nullable=False),
         _column("regime", _TEXT, "idle_sm, under_utilised or fully_utilised."),
         _column("input_strategy", _TEXT, "The first of memory_analysis, decoupled, simple in input_strategies.", nullable=False),
         _column("input_strategies", pa.list_(_TEXT), "Every strategy that planned this config.", nullable=False),
         _column("status", _TEXT, "'ok' or a failure code.", nullable=False),
         _column("failure_detail", _TEXT, "Evidence of a failure: compiler log or error, at most 8 KB."),
         _column("time_ns", pa.list_(_F64), "Each warm reading, in launch order.", unit="ns"),
-        _column("median_ns", _F64, "Median of time_ns: the target.", unit="ns"),
-        _column("min_ns", _F64, "Smallest of time_ns.", unit="ns"),
+        _column("median_ns", _F64, "Median of time_ns: the value that models predict.", unit="ns"),
+        _column("min_ns", _F64, "Smallest value of time_ns.", unit="ns"),
         _column("iqr_ns", _F64, "Interquartile range of time_ns; null below four readings.", unit="ns"),
         _column("mean_ns", _F64, "Mean of time_ns.", unit="ns"),
-        _column("first_ns", _F64, "The first launch of this config.", unit="ns"),
-        _column("cold_ns", pa.list_(_F64), "Readings after a flush of the last-level cache.", unit="ns"),
-        _column("launches_per_reading", _I32, "Launches averaged in one reading; 1 unless the timer is too coarse."),
+        _column("first_ns", _F64, "Time of the first launch of this config.", unit="ns"),
+        _column("cold_ns", pa.list_(_F64), "Readings that each followed a flush of the last-level cache.", unit="ns"),
+        _column("launches_per_reading", _I32, "Launches averaged in one reading; more than 1 only where the timer is too coarse."),
         _column("stop_reason", _TEXT, "Why no further reading was taken."),
         _column("sm_clock_mhz", _F64, "Clock of the compute units while timing.", unit="MHz"),
         _column("temperature_c", _F64, "Device temperature while timing.", unit="degC"),
         _column("throttled", _BOOL, "Whether the device throttled while timing."),
-        _column("checks", _struct(("writes_output", _BOOL), ("deterministic", _BOOL), ("input_sensitive", _BOOL), ("stationary", _BOOL), ("data_dependent", _BOOL), ("above_floor", _BOOL)), "Judgements; null where not checked."),
-        _column("work", _WORK, "What the launch executes, counted by a virtual launch on a CPU device; null where it was not counted, and before version 6. Members that a row's counter did not know are null."),
-        _column("work_reason", _TEXT, "Why work is null; null where no count was tried."),
-        _column("censor_reason", _TEXT, "Why a launch has no time that would have had one: too_long (it took more than timing.max_launch_ms), hung, task_budget (its task's time was spent by others), larger_than_too_long or larger_than_hung (not launched: others that are larger in nothing were). Null for other rows, and before version 6."),
+        _column("checks", _struct(("writes_output", _BOOL), ("deterministic", _BOOL), ("input_sensitive", _BOOL), ("stationary", _BOOL), ("data_dependent", _BOOL), ("above_floor", _BOOL)), "Results of checks; null where not checked."),
+        _column("work", _WORK, "Operations and accesses of the launch, counted by a virtual launch on a CPU device; null where not counted, and before version 6. Members that an earlier release did not count are null."),
+        _column("work_reason", _TEXT, "Why work is null; itself null where counting was not tried."),
+        _column("censor_reason", _TEXT, "Why a valid launch has no time: too_long (it took more than timing.max_launch_ms), hung, task_budget (not launched: its task had used up its time), larger_than_too_long or larger_than_hung (not launched: configs no larger in any dimension were too long or hung). Null in other rows, and before version 6."),
         _column("seed", _I64, "Seed of the generated inputs.", nullable=False),
         _column("harness_version", _I32, "Raised when times change their meaning.", nullable=False),
-        _column("task_attempt", _I32, "How often the task had been claimed, this time included.", nullable=False),
-        _column("worker_id", _TEXT, "host/pid of the collector.", nullable=False),
+        _column("task_attempt", _I32, "How often the task had been claimed, including this claim.", nullable=False),
+        _column("worker_id", _TEXT, "Collector process: host/pid.", nullable=False),
         _column("created_at", _MOMENT, "When the row was made.", nullable=False),
     ]
 )  # fmt: skip
 
 KERNELS = pa.schema(
     [
-        _column("task_id", _TEXT, "One row a task.", nullable=False),
+        _column("task_id", _TEXT, "The task; the table has one row per task.", nullable=False),
         _column("kernel_id", _TEXT, "Content hash of name, source and build options.", nullable=False),
         _column("name", _TEXT, "Name of the __kernel function.", nullable=False),
-        _column("source", _TEXT, "The source it needs; null where it may not be published."),
+        _column("source", _TEXT, "OpenCL source of the kernel; null where it may not be published."),
         _column("source_sha256", _TEXT, "SHA-256 of the source.", nullable=False),
-        _column("family_id", _TEXT, "Smallest kernel_id among its near duplicates.", nullable=False),
+        _column("family_id", _TEXT, "Smallest kernel_id among the kernel and its near duplicates.", nullable=False),
         _column("suite", _TEXT, "Where the kernel comes from.", nullable=False),
-        _column("path", _TEXT, "File it was read from, relative to the corpus.", nullable=False),
-        _column("dims", _I32, "NDRange dimensions it uses."),
+        _column("path", _TEXT, "Source file, relative to the corpus.", nullable=False),
+        _column("dims", _I32, "Number of NDRange dimensions that the kernel uses."),
         _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
-        _column("args", pa.list_(_struct(("position", _I32), ("name", _TEXT), ("kind", _TEXT), ("type_name", _TEXT), ("scalar_type", _TEXT), ("vector_width", _I32), ("element_bytes", _I32), ("access", _TEXT), ("is_const", _BOOL), ("size_role", _TEXT), ("leaves", pa.list_(_struct(("offset_bytes", _I32), ("scalar_type", _TEXT), ("count", _I32)))))), "Declared arguments in position order; size_role: what the source does with an integer scalar; leaves: the members of a structure. The last three are null before version 6.", nullable=False),
+        _column("args", pa.list_(_struct(("position", _I32), ("name", _TEXT), ("kind", _TEXT), ("type_name", _TEXT), ("scalar_type", _TEXT), ("vector_width", _I32), ("element_bytes", _I32), ("access", _TEXT), ("is_const", _BOOL), ("size_role", _TEXT), ("leaves", pa.list_(_struct(("offset_bytes", _I32), ("scalar_type", _TEXT), ("count", _I32)))))), "Declared arguments in position order. size_role: the use of an integer scalar in the source; leaves: the members of a structure. is_const, size_role and leaves are null before version 6.", nullable=False),
         _column("required_local_size", pa.list_(_I64), "The attribute reqd_work_group_size; null without it, and before version 6.", unit="work-items"),
         _column("static_local_bytes", _I64, "Local memory that the source declares, without __local arguments; null before version 6.", unit="bytes"),
-        _column("invented_macros", pa.list_(_TEXT), "Definitions in build.options that LLMPerf has added: the kernel was read with these values of macros that its host would define; null where that is not known."),
-        _column("task_budget_s", _F64, "limits.task_budget_s when the task was timed; null: none, or before version 6.", unit="s"),
-        _column("one_processor", _BOOL, "Whether all its launches came from one processor of the host that was kept for them; null where nothing was launched, and before version 6."),
-        _column("activity", _TEXT, "What it does on its inputs: active, few_items (at most a tenth of the work-items store anything, the others do far less) or nothing (none stores anything, or no checked launch changed its output); null where no row is ok or nothing is known, and before version 6."),
-        _column("analysis", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS), ("cap_constant", _I64), ("cap_terms", _TERMS), ("validated", _BOOL), ("reason", _TEXT))), "Extent of each buffer as a polynomial of the launch; null constant with a reason when it has none.", nullable=False),
-        _column("data_dependent", _BOOL, "Whether an index or the turns of a loop follow from buffer contents; null where not analysed."),
-        _column("index_roles", pa.list_(_struct(("position", _I32), ("rule", _TEXT), ("targets", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS)))))), "Buffers whose values steer the kernel: how they are made, and the extent of each buffer they index, over value_limit too."),
-        _column("analysis_failure", _TEXT, "Why nothing could be found out about the kernel's memory."),
-        _column("overflowing_local_sizes", pa.list_(pa.list_(_I32)), "Smallest local sizes at which an array of fixed size in the kernel is indexed beyond its end; null where not analysed.", unit="work-items"),
-        _column("inputs", _struct(("floats_free", _BOOL), ("scalars", pa.list_(_struct(("position", _I32), ("value", _TEXT)))), ("contents", _TEXT), ("contents_limit", _I64), ("num_tried", _I32), ("plain_share", _F64), ("active_share", _F64), ("reason", _TEXT)), "The inputs with which it works: scalars that are not as their role says (zero, low or high), contents of buffers; candidates tried, the share of work-items active with the usual values and with what was chosen, or the reason why nothing was; floats_free: whether floating-point scalars steered nothing. Null where they were not looked for, and before version 6."),
-        _column("build", _struct(("options", _TEXT), ("log", _TEXT), ("seconds", _F64), ("binary_sha256", _TEXT)), "How it was compiled."),
-        _column("static_features", _struct(*((name, _F64) for name in STATIC_FEATURES)), "Counts made from the source, by name; null where it could not be read."),
-        _column("registers", _I32, "Registers a work-item, where the device tells."),
-        _column("spill_bytes", _I64, "Bytes written by the code's spill stores, each counted once, a work-item; where the device tells.", unit="bytes"),
-        _column("shared_bytes", _I64, "Local memory a work-group without __local arguments, where the device tells.", unit="bytes"),
-        _column("occupancy", _F64, "Resident share of a multiprocessor's work-items, __local arguments left out, in work-groups of the required size or of 256; where the device tells."),
+        _column("invented_macros", pa.list_(_TEXT), "Macro definitions in build.options that LLMPerf added because the kernel's host program would define them; null where unknown."),
+        _column("task_budget_s", _F64, "limits.task_budget_s when the task was timed; null where there was no limit, and before version 6.", unit="s"),
+        _column("one_processor", _BOOL, "Whether one reserved processor of the host started all launches of the task; null where nothing was launched, and before version 6."),
+        _column("activity", _TEXT, "What the kernel does with its inputs: active; few_items (at most a tenth of the work-items store anything, and the others do far less); nothing (no work-item stores anything, or no checked launch changed its output). Null where no row is ok or nothing is known, and before version 6."),
+        _column("analysis", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS), ("cap_constant", _I64), ("cap_terms", _TERMS), ("validated", _BOOL), ("reason", _TEXT))), "Extent of each buffer: a polynomial of the launch sizes, capped by a second one. Where none was found, constant is null and reason says why.", nullable=False),
+        _column("data_dependent", _BOOL, "Whether buffer contents decide an index or the trip count of a loop; null where not analysed."),
+        _column("index_roles", pa.list_(_struct(("position", _I32), ("rule", _TEXT), ("targets", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS)))))), "Buffers whose values are indices or loop bounds: the rule that fills them, and the extent of each buffer they index (a polynomial that may contain value_limit)."),
+        _column("analysis_failure", _TEXT, "Why the analysis of the kernel's memory accesses failed."),
+        _column("overflowing_local_sizes", pa.list_(pa.list_(_I32)), "Smallest local sizes at which the kernel indexes an array of fixed size beyond its end; null where not analysed.", unit="work-items"),
+        _column("inputs", _struct(("floats_free", _BOOL), ("scalars", pa.list_(_struct(("position", _I32), ("value", _TEXT)))), ("contents", _TEXT), ("contents_limit", _I64), ("num_tried", _I32), ("plain_share", _F64), ("active_share", _F64), ("reason", _TEXT)), "Inputs that keep the work-items busy. scalars: those with another value than their role's (zero, low or high); contents: of buffers without an index role; num_tried: candidates run; plain_share, active_share: share of work-items active with the usual and with the chosen values; reason: why none were chosen; floats_free: whether floating-point scalars changed no index or loop count. Null where not searched for, and before version 6."),
+        _column("build", _struct(("options", _TEXT), ("log", _TEXT), ("seconds", _F64), ("binary_sha256", _TEXT)), "Options, log, duration and binary hash of the compilation."),
+        _column("static_features", _struct(*((name, _F64) for name in STATIC_FEATURES)), "Features counted in the source, by name; null where the source could not be parsed."),
+        _column("registers", _I32, "Registers per work-item; null where the device does not report them."),
+        _column("spill_bytes", _I64, "Bytes that the spill stores of a work-item write, each store counted once; null where not reported.", unit="bytes"),
+        _column("shared_bytes", _I64, "Local memory per work-group without __local arguments; null where not reported.", unit="bytes"),
+        _column("occupancy", _F64, "Resident share of a multiprocessor's work-items, without __local arguments, in work-groups of the required size or of 256 work-items; null where not known."),
     ]
 )  # fmt: skip
 
@@ -110,39 +111,39 @@ DEVICES = pa.schema(
     [
         _column("device_id", _TEXT, "Content hash of class, uuid, name and driver.", nullable=False),
         _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
-        _column("device_uuid", _TEXT, "The card's own id, or a stable stand-in.", nullable=False),
-        _column("name", _TEXT, "As the driver names it.", nullable=False),
+        _column("device_uuid", _TEXT, "The card's UUID, or a stable substitute where it has none.", nullable=False),
+        _column("name", _TEXT, "Name that the driver reports.", nullable=False),
         _column("platform", _TEXT, "OpenCL platform.", nullable=False),
         _column("driver", _TEXT, "Driver version.", nullable=False),
         _column("compute_units", _I32, "SMs of a GPU, cores of a CPU.", nullable=False),
         _column("max_work_group_size", _I64, "Device limit.", unit="work-items", nullable=False),
         _column("max_work_item_sizes", pa.list_(_I64), "Device limit by dimension.", unit="work-items", nullable=False),
-        _column("max_clock_mhz", _F64, "Highest clock as reported.", unit="MHz"),
+        _column("max_clock_mhz", _F64, "Highest clock that the driver reports.", unit="MHz"),
         _column("global_memory_bytes", _I64, "Global memory.", unit="bytes", nullable=False),
         _column("max_allocation_bytes", _I64, "Largest single buffer.", unit="bytes", nullable=False),
-        _column("local_memory_bytes", _I64, "Local memory a work-group.", unit="bytes", nullable=False),
-        _column("last_level_cache_bytes", _I64, "L2 of a GPU, last level of a CPU.", unit="bytes", nullable=False),
+        _column("local_memory_bytes", _I64, "Local memory per work-group.", unit="bytes", nullable=False),
+        _column("last_level_cache_bytes", _I64, "L2 cache of a GPU, last-level cache of a CPU.", unit="bytes", nullable=False),
         _column("has_fp64", _BOOL, "Double precision supported.", nullable=False),
-        _column("plain_work_group_size", _I64, "What the compiler grants a kernel that requires no size.", unit="work-items"),
+        _column("plain_work_group_size", _I64, "Largest work-group of a kernel without a required size.", unit="work-items"),
         _column("has_half", _BOOL, "Half precision arithmetic supported.", nullable=False),
         _column("timer_step_ns", _F64, "Smallest observed step of event times.", unit="ns"),
-        _column("peak_dram_gbps", _F64, "Measured by our triad on buffers beyond the cache.", unit="GB/s"),
-        _column("peak_l2_gbps", _F64, "Measured by our triad on buffers within the cache.", unit="GB/s"),
-        _column("peak_fp32_gflops", _F64, "Measured by our FMA chains.", unit="GFLOP/s"),
-        _column("peak_fp64_gflops", _F64, "Measured by our FMA chains; null without fp64.", unit="GFLOP/s"),
+        _column("peak_dram_gbps", _F64, "Bandwidth that our triad kernel reached on buffers larger than the cache.", unit="GB/s"),
+        _column("peak_l2_gbps", _F64, "Bandwidth that our triad kernel reached on buffers that fit into the cache.", unit="GB/s"),
+        _column("peak_fp32_gflops", _F64, "Throughput that our chains of fused multiply-adds reached.", unit="GFLOP/s"),
+        _column("peak_fp64_gflops", _F64, "The same in double precision; null without fp64.", unit="GFLOP/s"),
         _column("launch_floor_ns", _F64, "Event time of an empty kernel.", unit="ns"),
         _column("max_constant_buffer_bytes", _I64, "Largest __constant buffer.", unit="bytes"),
         _column("compute_capability", _TEXT, "NVIDIA's version of the architecture, such as 9.0."),
         _column("warp_size", _I32, "Work-items that run in lockstep.", unit="work-items"),
-        _column("registers_per_unit", _I64, "Registers of 32 bits a compute unit.", unit="registers"),
-        _column("local_memory_per_unit_bytes", _I64, "Local memory that a compute unit's work-groups share.", unit="bytes"),
-        _column("max_work_items_per_unit", _I32, "Most resident work-items a compute unit.", unit="work-items"),
-        _column("max_work_groups_per_unit", _I32, "Most resident work-groups a compute unit.", unit="work-groups"),
+        _column("registers_per_unit", _I64, "32-bit registers per compute unit.", unit="registers"),
+        _column("local_memory_per_unit_bytes", _I64, "Local memory per compute unit, shared by its work-groups.", unit="bytes"),
+        _column("max_work_items_per_unit", _I32, "Most resident work-items per compute unit.", unit="work-items"),
+        _column("max_work_groups_per_unit", _I32, "Most resident work-groups per compute unit.", unit="work-groups"),
         _column("memory_bus_bits", _I32, "Width of the bus to global memory.", unit="bits"),
         _column("max_memory_clock_mhz", _F64, "Highest clock of global memory.", unit="MHz"),
-        _column("has_ecc", _BOOL, "Whether global memory corrects errors, which costs some bandwidth on some cards."),
-        _column("pci_bus_id", _TEXT, "Where the card sits: domain:bus:device.function."),
-        _column("power_limit_w", _F64, "Power limit as set on the host when the device joined the dataset.", unit="W"),
+        _column("has_ecc", _BOOL, "Whether global memory corrects errors (ECC); on some cards ECC costs bandwidth."),
+        _column("pci_bus_id", _TEXT, "PCI address of the card: domain:bus:device.function."),
+        _column("power_limit_w", _F64, "Power limit set on the host when the device was added to the dataset.", unit="W"),
         _column("peak_dram_spread", _F64, "(best - median) / best over the rounds in which peak_dram_gbps was measured; null before version 4."),
         _column("peak_l2_spread", _F64, "The same of peak_l2_gbps."),
         _column("peak_fp32_spread", _F64, "The same of peak_fp32_gflops."),
@@ -154,10 +155,10 @@ TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "kernels": KERNELS, "devices
 
 
 def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
-    """Say how ``found`` departs from the contract; an empty list means a reader can use it.
+    """Return how ``found`` violates the contract; an empty list means that a reader can use it.
 
-    Columns that we do not know are fine (a later version wrote them); a known column must have its type.
-    Non-nullable columns must be there; nullable ones may be missing (an earlier version).
+    Unknown columns are allowed (a later version wrote them); a known column must have its type.
+    Non-nullable columns must be present; nullable ones may be missing (an earlier version).
     """
     problems = []
     for wanted in TABLES[table]:
@@ -173,7 +174,7 @@ def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
 
 
 def columns_without_values(table: str, found: pa.Table) -> list[str]:
-    """Say which columns have nulls where the contract has none; an empty list means that none has."""
+    """Return a message for each non-nullable column that has nulls."""
     return [
         f"{table}: column {wanted.name!r} has nulls"
         for wanted in TABLES[table]
@@ -184,7 +185,7 @@ def columns_without_values(table: str, found: pa.Table) -> list[str]:
 
 
 def _is_earlier_form(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether ``found`` is ``wanted``, or lacks members of structs (or lists of them) added since."""
+    """Whether ``found`` is ``wanted``, or ``wanted`` without struct members added later."""
     if found == wanted:
         return True
     if pa.types.is_list(found) and pa.types.is_list(wanted):

@@ -1,1 +1,1 @@
-"""The ``llmperf`` command: one module a group of commands, each thin over the packages below."""
+"""The ``llmperf`` command: one module per group of commands; the work is done in other packages."""

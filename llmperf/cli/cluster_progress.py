@@ -1,4 +1,4 @@
-"""How far a run over many nodes is, on stderr: twice a minute a line for all, and one for each slot."""
+"""Progress of a run on a cluster on stderr: every 30 s one line for the run and one per slot."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ _SEATS_SHOWN = 16
 
 
 class ClusterProgress(PoolProgress):
-    """Tells what the pool does and, from time to time, how all stand."""
+    """Prints messages of the pool and, every 30 s, the state of all actors."""
 
     def __init__(self) -> None:
         super().__init__(lambda progress: say(str(progress)))
         self._line_after_s = 0.0
 
     def say(self, text: str) -> None:
-        """Something that an operator should know."""
+        """Print a message for the operator."""
         say(text)
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """The plan is made and actors begin."""
+        """Print the plan and the devices when the actors begin."""
         super().began(plan, devices, num_tasks_done)
         self._line_after_s = time.monotonic() + _LINE_INTERVAL_S
         names = [one.device_class for one in devices]
         there = ", ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))
         before = done_before(num_tasks_done, plan.num_tasks)
         say(
-            f"{len(devices)} actors ({there}): {plan.num_tasks:,} tasks{before}; plan {plan.plan_hash}"
+            f"{len(devices)} actors ({there}): {plan.num_tasks:,} tasks{before}; "
+            f"plan {plan.plan_hash}"
         )
 
     def stands(self, pool: ActorPool) -> None:
-        """How all actors are now."""
+        """Print the state of all actors, at most every 30 s."""
         now_s = time.monotonic()
         if now_s < self._line_after_s:
             return

@@ -21,8 +21,8 @@ def collect(
         typer.Option(
             "--corpus",
             metavar="CORPUS",
-            help="A .cl file, a folder, archive or git directory of them, or a CORPUS.parquet. "
-            "May be repeated: all of them make one corpus.",
+            help="A .cl file; a folder, archive or git directory of such files; or a "
+            "CORPUS.parquet. May be repeated: all sources together are one corpus.",
         ),
     ],
     out: Annotated[
@@ -38,7 +38,7 @@ def collect(
         typer.Option(
             "--device",
             metavar="NAME",
-            help="auto, pocl, cpu, cuda[:N] or replay:FILE; without :N on a cluster.",
+            help="auto, pocl, cpu, cuda[:N] or replay:FILE; with --cluster not :N.",
         ),
     ] = "auto",
     samples_per_kernel: Annotated[
@@ -46,7 +46,7 @@ def collect(
         typer.Option(
             "--samples-per-kernel",
             metavar="N",
-            help="Launch configs a kernel, over all strategies (68 unless the preset says otherwise).",
+            help="Launch configs per kernel, all strategies together (68 unless a preset sets it).",
         ),
     ] = None,
     strategy: Annotated[
@@ -54,8 +54,8 @@ def collect(
         typer.Option(
             "--strategy",
             metavar="NAME[,NAME...]",
-            help="Input strategies that share a kernel's configs: memory_analysis (the default), decoupled, simple. "
-            "May be repeated.",
+            help="Input strategies, which share a kernel's launch configs: memory_analysis (the "
+            "default), decoupled, simple. May be repeated.",
         ),
     ] = None,
     seed: Annotated[
@@ -66,7 +66,7 @@ def collect(
         typer.Option(
             "--max-time",
             metavar="TIME",
-            help="Stop taking tasks after this long: 90, 90s, 20m, 2h.",
+            help="Start no task after this time: 90, 90s, 20m, 2h.",
         ),
     ] = None,
     max_failures: Annotated[
@@ -74,7 +74,7 @@ def collect(
         typer.Option(
             "--max-failures",
             metavar="N",
-            help="Stop with exit code 5 after more failed rows than this.",
+            help="Stop with exit code 5 when more than N rows have failed.",
         ),
     ] = None,
     preset: Annotated[
@@ -86,19 +86,21 @@ def collect(
         ),
     ] = "default",
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file over the preset.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="A TOML file that overrides the preset."),
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="key=value over everything else; may be repeated."
+            "--set", metavar="KEY=VALUE", help="Override one config key; may be repeated."
         ),
     ] = None,
     cluster: Annotated[
         bool,
         typer.Option(
             "--cluster",
-            help="Collect on every GPU of this Ray job's cluster, or of RAY_ADDRESS; a local Ray where there is none.",
+            help="Collect on every GPU of this Ray job's cluster, or of the cluster at "
+            "RAY_ADDRESS; without either a local Ray is started.",
         ),
     ] = False,
     ledger: Annotated[
@@ -106,17 +108,18 @@ def collect(
         typer.Option(
             "--ledger",
             metavar="URL",
-            help="sqlite (the default), of this machine alone, or redis://HOST:PORT[/DB] (rediss:// for TLS), shared by several hosts. "
-            "A URL with a password: by --ledger-file or LLMPERF_LEDGER.",
+            help="sqlite (the default), for this machine only; or redis://HOST:PORT[/DB] "
+            "(rediss:// for TLS), which several hosts share. Give a URL with a password by "
+            "--ledger-file or LLMPERF_LEDGER.",
         ),
     ] = None,
     ledger_file: LedgerFile = None,
 ) -> None:
-    """Time kernels on one device, or on a cluster's, into an exactly-once dataset. Running it again resumes."""
+    """Time kernels on one device or a cluster and write a dataset. Running it again resumes."""
     named = ledger_of(ledger, ledger_file) or SQLITE
     from llmperf import collecting  # noqa: PLC0415
 
-    collecting.check_memory_limit()  # before what comes with large libraries
+    collecting.check_memory_limit()  # before the imports of large libraries
     from llmperf.cli.progress import interrupts_to  # noqa: PLC0415
     from workers.collect.device_worker import Control  # noqa: PLC0415
 
@@ -143,7 +146,7 @@ def collect(
 
 
 def _names(given: list[str] | None) -> list[str] | None:
-    """Return the strategies of ``--strategy a,b --strategy c``, each once; None where it was not given."""
+    """Return the strategies of ``--strategy a,b --strategy c``, each once; None if not given."""
     if given is None:
         return None
     return list(dict.fromkeys(name.strip() for text in given for name in text.split(",")))
@@ -154,8 +157,9 @@ def _finish(summary: CollectSummary) -> None:
 
     failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
     say(
-        f"planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} + "
-        f"pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})",
+        f"planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} "
+        f"+ pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of "
+        f"{summary.num_tasks:,})",
         is_result=True,
     )
     if failures:
@@ -164,12 +168,12 @@ def _finish(summary: CollectSummary) -> None:
     if summary.noise.warning:
         say(f"warning: {summary.noise.warning}")
     if summary.stop_reason is EndReason.INTERRUPTED:
-        left = "everything finished is saved, the same command resumes"
+        left = "all finished tasks are saved; run the same command again to resume"
         if summary.num_tasks_done == summary.num_tasks:
             left = "the run is complete, nothing is left to do"
         raise CommandError(Exit.INTERRUPTED, f"interrupted; {left}")
     if summary.stop_reason is EndReason.TIME_IS_UP and summary.num_pending:
-        say("--max-time is up; everything finished is saved, the same command goes on")
+        say("--max-time is up; all finished tasks are saved; run the same command again to resume")
     if summary.stop_reason is EndReason.TOO_MANY_FAILURES:
         raise CommandError(
             Exit.TOO_MANY_FAILURES,

@@ -1,6 +1,6 @@
-"""Where words go: results to stdout, everything else to stderr, one JSON document with ``--json``.
+"""Output of commands: results to stdout, everything else to stderr, one document for ``--json``.
 
-Owns how much is said: ``--quiet`` leaves results and errors, ``--verbose`` shows the log as well.
+Owns the amount of output: ``--quiet`` leaves results and errors, ``--verbose`` adds the log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Loudness(Enum):
-    """How much a command says on stderr."""
+    """How much a command writes to stderr."""
 
     QUIET = "quiet"
     NORMAL = "normal"
@@ -29,25 +29,25 @@ class Loudness(Enum):
 
 
 class _Formatter(logging.Formatter):
-    """Leaves passwords out, those in tracebacks as well."""
+    """Masks passwords in log lines, also in tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return a log record as text without passwords."""
         return visible_lines(masked(super().format(record)))
 
 
 class _Console:
-    """How much this process says, and its handler of the log."""
+    """The loudness of this process, and its log handler."""
 
     loudness = Loudness.NORMAL
     handler: logging.Handler | None = None
 
 
 def set_loudness(loudness: Loudness) -> None:
-    """Set how much this process says from now on.
+    """Set how much this process writes to stderr from now on.
 
-    The log: errors with ``QUIET``, warnings as Python shows them with ``NORMAL``, every line of our own packages with
-    ``VERBOSE``. Child processes say what they always do.
+    Of the log, ``QUIET`` shows errors, ``NORMAL`` warnings in Python's default form, ``VERBOSE``
+    every line of our own packages. Child processes are not affected.
     """
     _Console.loudness = loudness
     if logging.lastResort is not None:
@@ -93,13 +93,13 @@ def answer_lines(text: str) -> None:
 
 
 def answer_json(document: Any) -> None:
-    """Write the one JSON document of a ``--json`` command to stdout."""
+    """Write the JSON document of a ``--json`` command to stdout."""
     text = json.dumps(document, indent=1, ensure_ascii=False, default=str)
     sys.stdout.write(visible_json(text) + "\n")
 
 
 def answer_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table to stdout, columns aligned; numbers to the right."""
+    """Write a table to stdout with aligned columns, numbers aligned to the right."""
     from rich.console import Console  # noqa: PLC0415  (keeps `--help` fast)
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415

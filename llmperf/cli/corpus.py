@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Group,
-    help="Turn sources into a corpus of kernels.",
+    help="Build a corpus of kernels from sources, and count its kernels.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 _PROGRESS_INTERVAL_S = 30.0
 _MAX_LINES = 20
-"""Lines of skipped files, and of each group of counts in the table; ``--json`` has them all."""
+"""Lines shown of skipped files, and of each group of counts; ``--json`` of ``stats`` has all."""
 
 
 @app.command(cls=Command)
@@ -37,7 +37,7 @@ def build(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="Files and folders of .cl sources, tar and zip archives, git directories, corpora.",
+            help="Files and folders of .cl sources, tar or zip archives, git directories, corpora.",
             metavar="SRC...",
         ),
     ],
@@ -62,13 +62,13 @@ def build(
         bool,
         typer.Option(
             "--analyse",
-            help="Also find out what each kernel touches, so that no collect has to.",
+            help="Also analyse each kernel's memory accesses, so that collect need not do it.",
         ),
     ] = False,
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", metavar="NAME", help="Where --analyse launches its probes (default: cpu)."
+            "--device", metavar="NAME", help="Device of --analyse's probe launches (default: cpu)."
         ),
     ] = None,
 ) -> None:
@@ -76,7 +76,7 @@ def build(
     from workers.corpus.read import read_sources, write_corpus  # noqa: PLC0415
 
     if device is not None and not analyse:
-        raise CommandError(Exit.USAGE, "--device says where --analyse works: give both")
+        raise CommandError(Exit.USAGE, "--device is the device of --analyse: give both or neither")
     _check_out(out, sources)
     corpus = read_sources(sources, suite=suite)
     if analyse:
@@ -84,7 +84,8 @@ def build(
     write_corpus(out, corpus)
     failed = sum(kernel.failure is not None for kernel in corpus.kernels)
     say(
-        f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}",
+        f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), "
+        f"sha256 {corpus.sha256[:20]}",
         is_result=True,
     )
     for path, reason in corpus.skipped[:_MAX_LINES]:
@@ -94,7 +95,7 @@ def build(
 
 
 def _check_out(out: Path, sources: Sequence[Path]) -> None:
-    """Refuse to overwrite a file that is not a corpus, before the work is done."""
+    """Refuse to overwrite a source or a file that is not a corpus, before the work begins."""
     from workers.corpus.parquet import corpus_to_write  # noqa: PLC0415
 
     if out.resolve() in [source.resolve() for source in sources]:
@@ -133,7 +134,7 @@ def stats(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Count what a corpus holds."""
+    """Count the kernels of a corpus by suite, failure, argument kind and other properties."""
     from workers.corpus.read import read_sources  # noqa: PLC0415
     from workers.corpus.stats import corpus_stats  # noqa: PLC0415
 

@@ -27,9 +27,12 @@ _Directory = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
-@app.command(cls=Command, short_help="Check every promise of the format; exit 3 on a problem.")
+@app.command(cls=Command, short_help="Check the integrity of a dataset; exit 3 on a problem.")
 def verify(directory: _Directory, as_json: _Json = False) -> None:
-    """Check every promise of the format: hashes, ids, exactly-once, glob = manifest. Exit 3 on a problem."""
+    """Check the integrity of a dataset: hashes, ids, each task once, no file outside the manifest.
+
+    Exit 3 on a problem.
+    """
     from llmperf_common.store.upkeep.verify import verify as verify_  # noqa: PLC0415
 
     report = verify_(directory)
@@ -50,19 +53,19 @@ def verify(directory: _Directory, as_json: _Json = False) -> None:
 @app.command(
     cls=Command,
     name="repair",
-    short_help="Set aside what is damaged or doubled; its tasks are free again.",
+    short_help="Set damaged or duplicate shards aside, so that their tasks can run again.",
 )
 def repair_(
     directory: _Directory,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Take shards that are gone, damaged or doubled out of a dataset, under the run lock.
+    """Remove missing, damaged or duplicate shards from a dataset, under the run lock.
 
-    Their files go to DIR/trash, nothing is deleted. Their tasks are free: the next `collect` does them again. A task that is
-    there twice keeps the result that was published first. Exit 3 while collectors are at work.
+    Their files move to DIR/trash; nothing is deleted. The next `collect` runs their tasks again. A
+    task that is stored twice keeps its first published result. Exit 3 while a collector runs.
     """
     from llmperf_common.store.upkeep.repair import repair  # noqa: PLC0415
 
@@ -73,21 +76,21 @@ def repair_(
     for one in report.dropped:
         answer(f"{one.name}: {one.why}")
     for name in report.manifests:
-        answer(f"{name}: damaged, or before one that is damaged or missing")
+        answer(f"{name}: damaged, or older than a damaged or missing manifest")
     if not report.dropped and not report.manifests:
         say(f"{directory}: nothing to repair (version {report.version})")
         return
     verb = "would be" if dry_run else "were"
     say(
-        f"{directory}: {len(report.dropped):,} shards and {len(report.manifests):,} manifests {verb} set aside (version "
-        f"{report.version}); {report.num_tasks:,} tasks have results, {report.num_freed_tasks:,} {verb} freed for the next "
-        "`llmperf collect`"
+        f"{directory}: {len(report.dropped):,} shards and {len(report.manifests):,} manifests "
+        f"{verb} set aside (version {report.version}); {report.num_tasks:,} tasks have results, "
+        f"{report.num_freed_tasks:,} {verb} freed for the next `llmperf collect`"
     )
 
 
 @app.command(cls=Command, short_help="Count rows by status, regime, strategy and device.")
 def stats(directory: _Directory, as_json: _Json = False) -> None:
-    """Count a dataset: rows by status, regime, strategy and device, and how long launches take."""
+    """Count rows by status, regime, strategy and device, and summarise the times of launches."""
     from llmperf_common.store.tables.reader import open_dataset  # noqa: PLC0415
     from llmperf_common.store.tables.stats import dataset_stats  # noqa: PLC0415
 
@@ -100,14 +103,17 @@ def stats(directory: _Directory, as_json: _Json = False) -> None:
 
 @app.command(cls=Command)
 def card(directory: _Directory) -> None:
-    """Write README.md and croissant.json anew from the manifest."""
+    """Write README.md and croissant.json again from the manifest."""
     from llmperf_common.store.tables.card import write_card  # noqa: PLC0415
     from llmperf_common.store.tables.reader import open_dataset  # noqa: PLC0415
 
     dataset = open_dataset(directory)
     left = write_card(dataset.fs, dataset)
     if left:
-        what = f"{directory}: {' and '.join(left)} not written by llmperf, so left as it is: move it away and run this again"
+        what = (
+            f"{directory}: {' and '.join(left)} not written by llmperf, so left as it is: "
+            "move it away and run this again"
+        )
         raise CommandError(Exit.USAGE, what)
     say(f"{directory.rstrip('/')}/README.md and croissant.json written")
 
@@ -121,9 +127,10 @@ def merge(
         str, typer.Option("--out", metavar="DIR", help="The dataset to write: new or empty.")
     ],
 ) -> None:
-    """Join datasets; equal samples are kept once, families are found anew over the union.
+    """Join datasets; equal samples are kept once, families are computed again over all kernels.
 
-    Of a device that several of them have, the best of each measured peak is kept; peaks more than 10 % apart are listed.
+    If several datasets have the same device, the best of each measured peak is kept; peaks that
+    differ by more than 10 % are listed.
     """
     from llmperf_common.families.families import assign_families  # noqa: PLC0415
     from llmperf_common.files.outputs import is_folder  # noqa: PLC0415
@@ -155,20 +162,20 @@ def compact_(
     directory: _Directory,
     target_rows: Annotated[
         int,
-        typer.Option("--target-rows", metavar="N", min=1, help="Sample rows of a shard, at most."),
+        typer.Option("--target-rows", metavar="N", min=1, help="Most sample rows per shard."),
     ] = 200_000,
     target_mib: Annotated[
         int,
         typer.Option(
-            "--target-mib", metavar="N", min=1, help="MiB of a pair of shards, at most (as stored)."
+            "--target-mib", metavar="N", min=1, help="Most MiB per pair of shards, as stored."
         ),
     ] = 64,
     as_json: _Json = False,
 ) -> None:
     """Join small shards into large ones, under the run lock; no row changes.
 
-    What is replaced stays for a day and as long as the last three versions list it; a later `compact` removes it. Exit 3 while
-    collectors are at work.
+    Replaced shards stay for a day, and as long as one of the last three versions lists them; a
+    later `compact` removes them. Exit 3 while a collector runs.
     """
     from llmperf_common.store.upkeep.compact import CompactionTarget, compact  # noqa: PLC0415
 
@@ -179,8 +186,8 @@ def compact_(
         return
     say(
         f"{directory}: {report.num_pairs_before:,} pairs of shards are now {report.num_pairs:,} "
-        f"(version {report.version}); removed {len(report.removed):,} files, {len(report.waiting):,} replaced ones "
-        "stay for their readers"
+        f"(version {report.version}); removed {len(report.removed):,} files, "
+        f"{len(report.waiting):,} replaced ones stay for their readers"
     )
 
 
@@ -217,6 +224,6 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
 
 
 def _place(location: str) -> str:
-    """Return a text that is equal for two spellings of one dataset's location."""
+    """Return a normal form of a dataset's location, equal for all spellings of it."""
     folder = local_folder(location)
     return location.rstrip("/") if folder is None else str(folder.resolve())

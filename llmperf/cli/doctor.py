@@ -31,14 +31,19 @@ def doctor(
         bool,
         typer.Option(
             "--again",
-            help="Try every CPU runtime again, also those with a remembered verdict.",
+            help="Try every CPU runtime again, also those with a stored verdict.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Say what is usable on this machine, what is not, and how to mend it."""
+    """List the usable devices of this machine, and how to make the others usable."""
     from workers.device.nvidia.gpu_state import gpu_state  # noqa: PLC0415
-    from workers.discovery.find import DeviceReport, NoDevice, choose, try_all_runtimes  # noqa: PLC0415
+    from workers.discovery.find import (  # noqa: PLC0415
+        DeviceReport,
+        NoDevice,
+        choose,
+        try_all_runtimes,
+    )
 
     report: DeviceReport = try_all_runtimes(again=again, tell=say)
     states = [gpu_state(tried.device) if tried.device else None for tried in report.devices]
@@ -119,11 +124,11 @@ def _tell(
         verdict = "complete" if not missing else f"missing {', '.join(missing)}"
         mend = f'   pip install "llmperf[{name}]"' if missing else ""
         answer(f"  {name:<9} {verdict}{mend}")
-    answer("work columns: what a launch executes, counted on a CPU OpenCL device")
+    answer("work columns: operations and accesses of a launch, counted on a CPU OpenCL device")
     if work:
         answer(f"  counted on  --device {work.selector:<8} {work.name}")
     else:
-        answer("  NOT counted: no CPU OpenCL device is usable; collecting works, they stay empty")
+        answer("  NOT counted: no CPU OpenCL device is usable; collect works and leaves them empty")
 
 
 def _tell_state(state: GpuState) -> None:
@@ -136,7 +141,8 @@ def _tell_state(state: GpuState) -> None:
         answer(
             f"{indent}now {_of(reading.sm_clock_mhz, limits.max_sm_clock_mhz)} MHz, "
             f"memory {_of(reading.memory_clock_mhz, limits.max_memory_clock_mhz)} MHz, "
-            f"{_figure(reading.temperature_c)} degrees, {_of(reading.power_w, limits.power_limit_w)} W"
+            f"{_figure(reading.temperature_c)} degrees, "
+            f"{_of(reading.power_w, limits.power_limit_w)} W"
         )
         if state.throttle_reasons:
             answer(f"{indent}throttled: {', '.join(state.throttle_reasons)}")

@@ -19,13 +19,13 @@ def kernels(
         typer.Option(
             "--copy",
             metavar="DIR",
-            help="Copy them to a folder: sources, side files and their README.",
+            help="Copy the kernels to a folder: sources, .toml files and their README.",
             callback=local_only,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """List the OpenCL kernels that come with llmperf, or copy them: a corpus to begin with."""
+    """List the OpenCL kernels that come with llmperf, or copy them as a first corpus."""
     from llmperf.own_kernels import copy_kernels, own_kernels  # noqa: PLC0415
 
     if copy is not None:

@@ -1,7 +1,8 @@
-"""Where a command learns its ledger: ``--ledger``, ``--ledger-file``, or ``LLMPERF_LEDGER``.
+"""The ledger of a command: ``--ledger``, ``--ledger-file`` or the variable ``LLMPERF_LEDGER``.
 
-Owns the three and their order. The URL of a Redis server has a password: an argument of a command shows in ``ps`` to
-every user of the host, and on a cluster in Ray's list of jobs; a file of mode 600 and the environment do not.
+Owns these three and their order. The URL of a Redis server contains a password. Every user of the
+host sees a command's arguments in ``ps``, and on a cluster in Ray's list of jobs; a file of mode
+600 and the environment stay private.
 """
 
 from __future__ import annotations
@@ -28,19 +29,21 @@ LedgerFile = Annotated[
     typer.Option(
         "--ledger-file",
         metavar="FILE",
-        help="A file of mode 600 with what --ledger takes, so that no password shows in `ps`; or set LLMPERF_LEDGER.",
+        help="A file of mode 600 that holds the value of --ledger, so that `ps` shows no password; "
+        "or set LLMPERF_LEDGER.",
     ),
 ]
 
 
 def ledger_of(given: str | None, file: Path | None) -> str | None:
-    """Return the ledger that a command is given, None where it is given none.
+    """Return the ledger given to a command; None if none was given.
 
-    ``LLMPERF_LEDGER`` counts where neither option is there, and is taken out of the environment: programs that this one
-    starts do not need it.
+    ``LLMPERF_LEDGER`` is used if neither option is given. The variable is always removed from the
+    environment, because child processes do not need it.
 
     Raises:
-        CommandError: Both options were given, the file cannot be used, or what was found is neither ``sqlite`` nor a URL.
+        CommandError: Both options were given, the file cannot be used, or the value is neither
+            ``sqlite`` nor a URL.
     """
     from_environment = os.environ.pop(LEDGER_VARIABLE, "")
     if given is not None and file is not None:
@@ -49,8 +52,8 @@ def ledger_of(given: str | None, file: Path | None) -> str | None:
         found = _checked(given, "--ledger")
         if secrets_of(found):
             say(
-                "--ledger has a password, which other users see in `ps`, and Ray in its list of jobs: "
-                f"--ledger-file FILE or {LEDGER_VARIABLE} keeps it to you"
+                "--ledger has a password, which other users can see in `ps` and in Ray's list of "
+                f"jobs: use --ledger-file FILE or {LEDGER_VARIABLE} instead"
             )
         return found
     if file is not None:
@@ -59,7 +62,7 @@ def ledger_of(given: str | None, file: Path | None) -> str | None:
 
 
 def _checked(text: str, source: str) -> str:
-    """Return it with its scheme in lower case, as the client library knows it."""
+    """Return ``text`` with its scheme in lower case, as the client library requires."""
     if text == SQLITE:
         return text
     scheme, separator, rest = text.partition("://")
@@ -72,7 +75,7 @@ def _checked(text: str, source: str) -> str:
 
 def _content(file: Path) -> str:
     try:
-        # Without waiting: a pipe would not open before it has a writer.
+        # Non-blocking: opening a named pipe would wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             _check_file(file, os.fstat(descriptor))
@@ -81,13 +84,13 @@ def _content(file: Path) -> str:
             os.close(descriptor)
     except OSError as error:
         raise _refused(
-            file, f"{error.strerror}: name a file with one line, as --ledger takes it"
+            file, f"{error.strerror}: name a file that holds one line, the value of --ledger"
         ) from None
     except UnicodeDecodeError:
-        raise _refused(file, "it is not UTF-8: write one line, as --ledger takes it") from None
+        raise _refused(file, "it is not UTF-8: write one line, the value of --ledger") from None
     lines = text.split()
     if len(lines) != 1:
-        raise _refused(file, f"it has {len(lines)} words: write one, as --ledger takes it")
+        raise _refused(file, f"it has {len(lines)} words: write one, the value of --ledger")
     return lines[0]
 
 
@@ -99,7 +102,7 @@ def _check_file(file: Path, found: os.stat_result) -> None:
         raise _refused(file, f"other users may open it (mode {mode:04o}): chmod 600 {file}")
     if found.st_size > _FILE_BYTES:
         raise _refused(
-            file, f"it has {found.st_size:,} bytes: write one line, as --ledger takes it"
+            file, f"it has {found.st_size:,} bytes: write one line, the value of --ledger"
         )
 
 

@@ -16,16 +16,16 @@ from llmperf.exits import leave, run_guarded, show_bug
 app = typer.Typer(
     name="llmperf",
     cls=Group,
-    help="Predict how long a GPU kernel runs from its source, and collect the data that makes this possible.",
+    help="Predict the run time of a GPU kernel from its source, and collect the data for that.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # its table cuts --samples-per-kernel off on 80 columns, and costs 0.1 s
+    rich_markup_mode=None,  # rich would cut --samples-per-kernel on 80 columns, and take 0.1 s
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 app.command(
-    "doctor", cls=Command, short_help="Say what is usable here and how to mend what is not."
+    "doctor", cls=Command, short_help="List usable devices, and how to make others usable."
 )(doctor.doctor)
 app.command(
     "kernels", cls=Command, short_help="List the kernels that come with llmperf, or copy them."
@@ -46,7 +46,10 @@ app.command(
 
 
 def _open_standard_streams() -> None:
-    """Put ``/dev/null`` where a standard stream is closed: a ledger opened as descriptor 2 would get what libraries complain."""
+    """Open ``/dev/null`` for each closed standard stream.
+
+    Otherwise a ledger could be opened as descriptor 2, and a library's messages would overwrite it.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -62,11 +65,11 @@ def _writer(descriptor: int) -> io.TextIOWrapper:
 
 
 def run() -> None:
-    """Run the command line; the process ends with one of ``llmperf.exits.Exit``."""
+    """Run the command line and end the process with a code of ``llmperf.exits.Exit``."""
     _open_standard_streams()
     sys.excepthook = show_bug
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        # Arrow's own allocator reserves 1 GiB at a time, whatever is used of it.
+        # Arrow's own allocator reserves address space in steps of 1 GiB, used or not.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         run_guarded(app)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llmperf.prediction.record import Prediction
 
 _MOST_FACTORS = 40
-"""Kernels whose factors are printed."""
+"""Number of kernels whose factors are printed, at most."""
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
@@ -35,8 +35,8 @@ def train(
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="A preset of configs/train/: gbdt, log-linear, feature-network, feature-ensemble, tiny, small, "
-            "codegen-350m, codegen-2b, paper-350m, paper-2b.",
+            help="A preset of configs/train/: gbdt, log-linear, feature-network, "
+            "feature-ensemble, tiny, small, codegen-350m, codegen-2b, paper-350m, paper-2b.",
         ),
     ] = "gbdt",
     init: Annotated[
@@ -44,8 +44,8 @@ def train(
         typer.Option(
             "--init",
             metavar="FOLDER",
-            help="Pretrained weights: a Hugging Face checkpoint folder, or `random`. The codegen and paper "
-            "presets need it.",
+            help="Pretrained weights: a Hugging Face checkpoint folder, or `random`. Required by "
+            "the codegen and paper presets.",
         ),
     ] = None,
     cluster: Annotated[
@@ -56,15 +56,18 @@ def train(
         typer.Option(
             "--workers",
             metavar="N",
-            help="With --cluster: processes, one a GPU where there are GPUs.",
+            help="With --cluster: number of processes; each takes one GPU if there are GPUs.",
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file over the preset.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="A TOML file that overrides the preset."),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="key=value; may be repeated."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override one config key; may be repeated."
+        ),
     ] = None,
     as_json: _Json = False,
 ) -> None:
@@ -75,10 +78,11 @@ def train(
     if workers is not None and not cluster:
         raise CommandError(
             Exit.USAGE,
-            "--workers goes with --cluster; on one host start several processes by torchrun",
+            "--workers needs --cluster; to start several processes on one host use torchrun",
         )
     with sigterm_interrupts(
-        "interrupted: what was prepared and the newest checkpoint are kept; run the same command again to go on"
+        "interrupted: the prepared data and the newest checkpoint are kept; "
+        "run the same command again to continue"
     ):
         if cluster:
             summary = api.train_on_cluster(
@@ -102,7 +106,7 @@ def train(
                 progress=True,
             )
     if not api.is_first_process():
-        return  # under torchrun one process speaks
+        return  # under torchrun only the first process prints
     if as_json:
         answer_json(
             {
@@ -141,11 +145,14 @@ def evaluate(
         ),
     ] = "test",
     allow_seen: Annotated[
-        bool, typer.Option("--allow-seen", help="Score families trained on; stamps the table.")
+        bool,
+        typer.Option(
+            "--allow-seen", help="Also score families seen in training; the table says so."
+        ),
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Score a trained run on rows it has not seen."""
+    """Score a trained run on rows that it was not trained on."""
     from llmperf import api  # noqa: PLC0415
 
     summary = api.evaluate(run=run, data=data, out=out, split=split, allow_seen=allow_seen)
@@ -175,12 +182,12 @@ def calibrate(
         typer.Option(
             "--launches",
             metavar="N",
-            help="Use at most N launches of a kernel; evaluate can score the others.",
+            help="Use at most N launches per kernel, so that evaluate can score the others.",
         ),
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Correct a run for kernels of which a few launches were measured."""
+    """Correct a trained run for kernels of which a few launches have been measured."""
     from llmperf import api  # noqa: PLC0415
     from trainer.prediction.calibrate import TABLE_HEAD  # noqa: PLC0415
 
@@ -213,8 +220,8 @@ def calibrate(
         say(f"note: {note}")
     if summary.num_left_out:
         say(
-            f"{summary.num_left_out:,} rows left out: they time several launches a reading, or are of a device class "
-            "that the model does not know"
+            f"{summary.num_left_out:,} rows left out: they time several launches per reading, or "
+            "the model does not know their device class"
         )
     say(f"{summary.num_launches:,} launches used; factors written to {summary.folder}")
 
@@ -233,7 +240,7 @@ def predict(
         typer.Option(
             "--configs",
             metavar="FILE",
-            help="Many launches instead: JSON lines, a JSON array, CSV or Parquet; - reads stdin.",
+            help="Predict all launches of a file: JSON lines, JSON array, CSV, Parquet; -: stdin.",
         ),
     ] = None,
     out: Annotated[
@@ -241,19 +248,20 @@ def predict(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="With --configs: write a .csv, .parquet or .jsonl file.",
+            help="With --configs: the .csv, .parquet or .jsonl file to write.",
             callback=local_only,
         ),
     ] = None,
     kernel: Annotated[
-        str | None, typer.Option("--kernel", metavar="NAME", help="Which kernel of the file.")
+        str | None,
+        typer.Option("--kernel", metavar="NAME", help="The kernel, if the file has several."),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             metavar="RUN",
-            help="A run's folder or name, or h200, which comes with llmperf.",
+            help="A run's folder or name; or h200, the model that comes with llmperf.",
         ),
     ] = None,
     device: Annotated[
@@ -265,7 +273,7 @@ def predict(
         typer.Option(
             "--arg",
             metavar="NAME=VALUE",
-            help="Elements of a buffer, value of a scalar; may be repeated.",
+            help="The number of elements of a buffer or the value of a scalar; may be repeated.",
         ),
     ] = None,
     sweep: Annotated[
@@ -285,13 +293,13 @@ def predict(
         typer.Option(
             "--work",
             metavar="WHEN",
-            help="auto: count what the launch executes on a CPU OpenCL device, where there is one and the model reads "
-            "it; off: do not.",
+            help="auto: count the launch's operations and accesses on a CPU OpenCL device, if "
+            "there is one and the model uses the counts; off: do not count.",
         ),
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Predict a kernel's time from its source: no device needed."""
+    """Predict a kernel's run time from its source. No GPU is needed."""
     from llmperf import api  # noqa: PLC0415
 
     if sweep not in (None, "local-size"):
@@ -300,7 +308,8 @@ def predict(
         if global_size is not None or local_size is not None or sweep is not None:
             raise CommandError(
                 Exit.USAGE,
-                "--configs names the sizes of each launch: leave out --global-size, --local-size and --sweep",
+                "--configs gives the sizes of each launch: leave out --global-size, --local-size "
+                "and --sweep",
             )
         predict_configs(
             lambda: api.load_model(model, measured=measured, work=work, progress=say),
@@ -314,12 +323,14 @@ def predict(
         )
         return
     if out is not None:
-        raise CommandError(Exit.USAGE, "--out goes with --configs; --json prints one prediction")
+        raise CommandError(
+            Exit.USAGE, "--out needs --configs; for one prediction use --json, which prints it"
+        )
     if global_size is None or local_size is None:
         missing = "--global-size" if global_size is None else "--local-size"
         raise CommandError(
             Exit.USAGE,
-            f"Missing option '{missing}': give both sizes, or many launches by --configs",
+            f"Missing option '{missing}': give both sizes, or a file of launches by --configs",
         )
     sizes = _sizes("--global-size", global_size), _sizes("--local-size", local_size)
     document = api.load_model(model, measured=measured, work=work, progress=say).predict(
@@ -344,7 +355,8 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
         sizes = ()
     if not 1 <= len(sizes) <= 3 or min(sizes, default=0) < 1:
         raise CommandError(
-            Exit.USAGE, f"{option} {text!r}: write one to three positive numbers, as 1024 or 64,64"
+            Exit.USAGE,
+            f"{option} {text!r}: write one to three positive numbers, such as 1024 or 64,64",
         )
     return sizes
 
@@ -370,10 +382,11 @@ def _tell(prediction: Prediction) -> None:
     )
     best = ",".join(map(str, prediction.local_size_best))
     answer(
-        f"best local size: {best or 'unknown'}   bound: {prediction['bound']}   work: {prediction['work']}"
+        f"best local size: {best or 'unknown'}   bound: {prediction['bound']}   "
+        f"work: {prediction['work']}"
     )
     if prediction["ood"]:
-        answer("this kernel or launch is unlike the training data: take the time with care")
+        answer("this kernel or launch is unlike the training data: the time may be far off")
     for warning in prediction.warnings:
         say(f"warning: {warning}")
     if "sweep" in prediction:

@@ -1,4 +1,4 @@
-"""Paths that commands write to on this machine. Owns the refusal of S3 locations and of ``-`` there."""
+"""The check of output paths that must be local files: S3 locations and ``-`` are refused."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from llmperf.exits import CommandError, Exit
 
 
 def local_only(param: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Return ``path``, the value of the option ``param``; a typer callback.
+    """Return ``path``, the value of the option ``param``; used as a typer callback.
 
     Raises:
-        CommandError: It was an S3 location, which as a path would make a folder named ``s3:`` here, or ``-``.
+        CommandError: The value is ``-`` or an S3 location, which would create a folder ``s3:``.
     """
     if str(path) == "-":
         raise CommandError(
             Exit.USAGE,
-            f"{param.opts[0]} -: this is not written to stdout: name a file or folder of its own",
+            f"{param.opts[0]} -: this output cannot go to stdout: name a file or folder",
         )
     if str(path).startswith("s3:/"):
         raise CommandError(
-            Exit.USAGE, f"{path}: this is written on this machine: name a folder or file of its own"
+            Exit.USAGE, f"{path}: this output cannot go to S3: name a local folder or file"
         )
     return path

@@ -1,4 +1,4 @@
-"""``llmperf predict --configs``: many launches of one kernel, one row each."""
+"""``llmperf predict --configs``: predict many launches of one kernel, one row each."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def predict_configs(
     args: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Predict the launches in a file and tell: a table, CSV where stdout is no terminal, JSON, or a file.
+    """Predict the launches in a file and print a table, CSV (no terminal) or JSON, or write a file.
 
     Args:
-        load: returns the model; called once the launches are read.
-        source: of the kernel.
+        load: returns the model; called after the launches are read.
+        source: the kernel's source file.
         configs: the file with the launches; ``-`` for standard input.
-        out: the file to write.
-        kernel: which kernel of the source.
+        out: the file to write; None: print.
+        kernel: name of the kernel, if the source has several.
         device: device class.
-        args: of all launches that do not give their own.
-        as_json: print one document.
+        args: arguments of the launches that do not give their own.
+        as_json: whether to print one JSON document.
 
     Raises:
-        BadInput: A launch, named by its line, or anything that ``predict`` refuses; nothing is predicted then.
+        BadInput: A launch cannot be used (the message names its line), or ``predict`` refuses the
+            input; nothing is predicted then.
         ConfigError: ``out`` cannot be written.
     """
     from llmperf.prediction import answers  # noqa: PLC0415
@@ -64,7 +65,7 @@ def predict_configs(
 
 
 def _say_warnings(rows: Sequence[dict[str, Any]]) -> None:
-    """Say what holds for all launches, and how many have warnings of their own."""
+    """Print the warnings common to all launches, and the number of launches with others."""
     of_all = [text for text in rows[0]["warnings"] if all(text in row["warnings"] for row in rows)]
     for text in of_all:
         say(f"warning: {text}")
@@ -78,6 +79,6 @@ def _say_warnings(rows: Sequence[dict[str, Any]]) -> None:
         number, text = own[0]
         num = len({number for number, _ in own})
         say(
-            f"warning: {num:,} of {len(rows):,} launches have warnings of their own (launch {number}: {text}); "
-            "--json and --out name them"
+            f"warning: {num:,} of {len(rows):,} launches have warnings of their own "
+            f"(launch {number}: {text}); --json and --out list them"
         )

@@ -1,6 +1,7 @@
-"""Progress of a collect on stderr: a live bar on a terminal, else a line a minute; and Ctrl-C.
+"""Progress of a collect on stderr, and its reaction to Ctrl-C.
 
-Always with rate, ETA and failures by code.
+A terminal shows a live bar; otherwise a line is printed every minute. Both show the rate, the ETA
+and the failures by code.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MAX_SKIPPED_SHOWN = 5
 
 
 class ProgressDisplay(DeviceProgress):
-    """Shows the progress of a run from the reports of its loop."""
+    """Displays the progress that the collect loop of one device reports."""
 
     def __init__(self, start: RunStart) -> None:
         self._line_after_s = time.monotonic() + _LINE_INTERVAL_S
@@ -53,12 +54,12 @@ class ProgressDisplay(DeviceProgress):
         super().__init__(start, self._display)
 
     def lost(self, tasks: Sequence[int], why: str) -> None:
-        """Leases were lost."""
+        """Print that the collector gave tasks up because it lost their leases."""
         if tasks:
             say(f"{len(tasks)} tasks given up: {why}")
 
     def close(self) -> None:
-        """Take the bar down."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -75,7 +76,7 @@ class ProgressDisplay(DeviceProgress):
 
 
 def done_before(num_done: int, num_tasks: int) -> str:
-    """Return what earlier starts of a run have done, to be put behind the number of tasks.
+    """Return text about the tasks that earlier starts of a run finished, to append to their number.
 
     >>> [done_before(num, 3) for num in (0, 1, 3)]
     ['', ', 1 done before', ', complete before this start: nothing to do']
@@ -87,12 +88,12 @@ def done_before(num_done: int, num_tasks: int) -> str:
 
 @contextlib.contextmanager
 def interrupts_to(control: Control) -> Iterator[None]:
-    """Pass Ctrl-C and SIGTERM on to ``control``: once to finish the task in hand, twice to drop it."""
+    """Stop ``control`` on Ctrl-C or SIGTERM: after the current task, at once on a second one."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
         if not control.is_collecting:
-            raise KeyboardInterrupt  # nothing is in hand yet: parsing, probing, opening the device
+            raise KeyboardInterrupt  # no task has begun: parsing, probing, opening the device
         control.interrupt()
         if control.num_interrupts == 1:
             say("stopping after the current task; Ctrl-C again drops it")

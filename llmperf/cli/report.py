@@ -1,4 +1,4 @@
-"""``llmperf report``: opens a dataset, an evaluation, both or a corpus, and has the page written."""
+"""``llmperf report``: reads a dataset, an evaluation, both or a corpus, and writes an HTML page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EVALUATION_FACTS = (
 _SAYS_NOTHING = frozenset(
     ("data", "dataset", "evaluation", "eval", "results", "report", "out", "output")
 )
-"""Names of folders that do not tell a dataset from another: the title takes the folder above."""
+"""Generic folder names, which identify no dataset: the title uses the folder above instead."""
 
 
 def report(
@@ -59,7 +59,7 @@ def report(
         typer.Option(
             "--kernel",
             metavar="NAME",
-            help="Give this kernel (name or id) a section of its own, no other; may be repeated.",
+            help="Only this kernel (name or id) gets a section of its own; may be repeated.",
         ),
     ] = None,
     kernels: Annotated[
@@ -67,7 +67,7 @@ def report(
         typer.Option(
             "--kernels",
             metavar="N|all",
-            help="Kernels with a section of their own (default: up to 300, or 4 MB of them).",
+            help="Most kernels that get a section of their own (default: 300, or 4 MB).",
         ),
     ] = None,
     accesses: Annotated[
@@ -75,8 +75,8 @@ def report(
         typer.Option(
             "--accesses",
             metavar="WHEN",
-            help="auto: draw which work-items of a --kernel access which bytes, traced on a CPU OpenCL device, where "
-            "there is one; off: do not.",
+            help="auto: draw which work-items of each --kernel access which bytes, if a CPU OpenCL "
+            "device can trace a launch; off: draw no such map.",
         ),
     ] = "auto",
 ) -> None:
@@ -99,8 +99,8 @@ def write_page(
 
     Raises:
         ConfigError: ``accesses`` is neither ``auto`` nor ``off``.
-        OutputTaken: ``out`` holds something that is no report.
-        CommandError: A kernel is not in the dataset, or an option does not go with what is named.
+        OutputTaken: ``out`` exists and is not a report.
+        CommandError: A kernel is not in the dataset, or an option does not fit this kind of page.
     """
     from llmperf.access_traces import AccessMode, traced_accesses  # noqa: PLC0415
     from llmperf.html_report import (  # noqa: PLC0415
@@ -113,7 +113,7 @@ def write_page(
     from llmperf_common.store.files.location import local_folder  # noqa: PLC0415
 
     mode = AccessMode.of(accesses)
-    report_to_write(out)  # before the work, not only after it
+    report_to_write(out)  # fail before the work, not after it
     choice = choice or KernelChoice()
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
     local = local_folder(directory)
@@ -127,14 +127,15 @@ def write_page(
     if is_evaluation and evaluation is not None:
         raise CommandError(
             Exit.USAGE,
-            f"--evaluation goes with a dataset, and {directory} is an evaluation: name the dataset instead",
+            f"--evaluation goes with a dataset, and {directory} is an evaluation: "
+            "name the dataset instead",
         )
     scored = local if is_evaluation else evaluation
     if scored is not None and out.resolve().is_relative_to(scored.resolve()):
         raise CommandError(
             Exit.USAGE,
-            f"--out {out}: lies in the evaluation {scored}, which `llmperf evaluate` replaces as a whole: "
-            "name a file elsewhere",
+            f"--out {out}: lies in the evaluation {scored}, a folder that `llmperf evaluate` "
+            "replaces as a whole: name a file elsewhere",
         )
     dataset = None if is_evaluation else _dataset_view(directory)
     if dataset is None:
@@ -157,7 +158,7 @@ def write_page(
 
 
 def _wanted_kernels(names: list[str] | None, limit: str | None) -> int | str | list[str] | None:
-    """Return what ``--kernel`` and ``--kernels`` ask for, as ``kernel_choice`` takes it."""
+    """Return the values of ``--kernel`` and ``--kernels`` as an argument of ``kernel_choice``."""
     if names and limit is not None:
         raise CommandError(Exit.USAGE, "--kernel and --kernels exclude each other: give one")
     if limit is None or limit == "all":
@@ -168,10 +169,10 @@ def _wanted_kernels(names: list[str] | None, limit: str | None) -> int | str | l
 
 
 def kernel_choice(kernels: int | str | Sequence[str] | None) -> KernelChoice:
-    """Return which kernels get a section of their own: so many, ``"all"``, those of these names, or by the rule.
+    """Return which kernels get a section: at most a number, ``"all"``, or by name; None: default.
 
     Raises:
-        CommandError: It is another text, or a number below 1.
+        CommandError: ``kernels`` is another text, or a number below 1.
     """
     from llmperf.html_report import KernelChoice  # noqa: PLC0415
 
@@ -194,7 +195,7 @@ def _no_kernels_here(choice: KernelChoice, what: str) -> None:
     if choice != KernelChoice():
         raise CommandError(
             Exit.USAGE,
-            f"--kernel and --kernels need a dataset: the page of {what} has no kernels' sections",
+            f"--kernel and --kernels need a dataset: the page of {what} has no kernel sections",
         )
 
 
@@ -226,15 +227,15 @@ def _dataset_view(directory: str) -> DatasetView:
             "tasks_done": dataset.num_tasks,
         },
         manifest_version=dataset.manifest.version,
-        # A kernel that fails early has fewer rows than were planned for it: the plan's rows are known when
-        # every task has its result.
+        # The number of planned rows is known only when every task has its result: a kernel that
+        # fails early has fewer rows than its plan.
         num_planned=dataset.num_samples if dataset.num_tasks == run.num_tasks else None,
         sentinel=dataset.sentinel(),
     )
 
 
 def _named(location: str | Path) -> str:
-    """Return the last part of a location that says something: ``runs/demo/data`` is demo."""
+    """Return the last part of a location that is not generic: ``demo`` of ``runs/demo/data``."""
     folder = local_folder(location)
     parts = str(location if folder is None else folder.resolve()).rstrip("/").split("/")
     telling = [part for part in parts if part and part.lower() not in _SAYS_NOTHING]
@@ -267,7 +268,8 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
     except (OSError, ValueError, pa.ArrowException) as error:
         raise CommandError(
             Exit.BAD_INPUT,
-            f"{directory} is not a readable evaluation ({error}): name the --out folder of `llmperf evaluate`",
+            f"{directory} is not a readable evaluation ({error}): "
+            "name the --out folder of `llmperf evaluate`",
         ) from None
     return EvaluationView(
         predictions=predictions,

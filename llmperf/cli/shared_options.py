@@ -1,7 +1,7 @@
-"""What every command takes besides its own options: ``--version``, ``--verbose``, ``--quiet``.
+"""The options of every command: ``--version``, ``--verbose``, ``--quiet``.
 
-Owns the two classes that commands and groups of commands are made of, so that these options stand before a
-command's name and behind it, and no command declares them.
+Owns the two base classes of commands and of groups of commands. They add these options, before and
+after a command's name, so that no command declares them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def _version(context: typer.Context, wanted: bool) -> None:
 
 
 def _loudness(context: typer.Context, option: typer.CallbackParam, wanted: bool) -> None:
-    """Note what was asked for; ``meta`` is shared by a command and the groups above it."""
+    """Store the loudness in ``meta``, which a command and the groups above it share."""
     if context.resilient_parsing:
-        return  # it is completed in a shell, not run
+        return  # shell completion: the command does not run
     asked = Loudness(option.name)
     before = context.meta.setdefault(_KEY, Loudness.NORMAL)
     if wanted and before not in (asked, Loudness.NORMAL):
@@ -47,7 +47,7 @@ def _shared(
             "-v",
             callback=_loudness,
             expose_value=False,
-            help="Also say on stderr what is done step by step.",
+            help="Also write the log of each step to stderr.",
         ),
     ] = False,
     quiet: Annotated[
@@ -57,7 +57,7 @@ def _shared(
             "-q",
             callback=_loudness,
             expose_value=False,
-            help="Say nothing but results and errors.",
+            help="Write only results and errors.",
         ),
     ] = False,
     version: Annotated[
@@ -75,7 +75,7 @@ def _shared(
 
 
 def _declared() -> list[Any]:
-    """Return the options of ``_shared`` as typer makes them, which differs from release to release."""
+    """Return the options of ``_shared``, made by typer, whose option classes differ by release."""
     app = typer.Typer(add_completion=False)
     app.command()(_shared)
     return list(typer.main.get_command(app).params)
@@ -91,7 +91,7 @@ def _takes_one(parameter: Any) -> bool:
 
 
 class Command(TyperCommand):
-    """A command that also takes the shared options, and drops no value in silence."""
+    """A command with the shared options; it warns when a repeated option overwrites a value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's parameters, then the shared ones."""
@@ -99,23 +99,24 @@ class Command(TyperCommand):
         return [*own, *SHARED, help_]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words behind the command's name; warn of an option whose first value is not taken."""
+        """Parse the arguments; warn of an option given twice, of which the first value is lost."""
         given = [] if ctx.resilient_parsing else self._given(ctx, args)
-        left: list[str] = super().parse_args(ctx, args)  # also sets how much is said
+        left: list[str] = super().parse_args(ctx, args)  # also sets the loudness
         for option, times in Counter(given).items():
             if times > 1 and _takes_one(option):
                 say(
-                    f"warning: {option.opts[0]} takes one value and is given twice: the last is taken"
+                    f"warning: {option.opts[0]} takes one value and is given twice: "
+                    "the last one is used"
                 )
         return left
 
     def _given(self, ctx: Any, args: list[str]) -> list[Any]:
-        """Return the parameters in the order in which they are given; a repeated one comes again."""
+        """Return the given parameters in their order; a repeated parameter appears repeatedly."""
         return list(self.make_parser(ctx).parse_args(args=list(args))[2])
 
 
 class Group(TyperGroup):
-    """A group of commands that also takes the shared options."""
+    """A group of commands with the shared options."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the group's parameters, then the shared ones."""

@@ -30,19 +30,20 @@ def status(
         typer.Option(
             "--ledger",
             metavar="URL",
-            help="A Redis ledger, as collect takes it: alone, all runs of that server; with DIR, the ledger of that run.",
+            help="The Redis URL that collect was given. Alone: show all runs of that server; with "
+            "DIR: the ledger of that run.",
         ),
     ] = None,
     ledger_file: LedgerFile = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Repeat every 2 s until it is complete.")
+        bool, typer.Option("--watch", help="Repeat every 2 s until the run is complete.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Say how far a run is, and how every process that collects it stands."""
+    """Show the progress of a run and the state of every process that collects it."""
     named = ledger_of(ledger, ledger_file)
     if named == SQLITE and ledger is None and ledger_file is None:
-        named = None  # LLMPERF_LEDGER may say so for collect
+        named = None  # LLMPERF_LEDGER=sqlite is meant for collect
     if directory is None and named is None:
         raise CommandError(
             Exit.USAGE, "name a dataset folder or a ledger: llmperf status DIR, or --ledger URL"
@@ -53,7 +54,8 @@ def status(
         )
     if named == SQLITE:
         raise CommandError(
-            Exit.USAGE, "--ledger sqlite: must be redis://HOST:PORT; a SQLite ledger is DIR's"
+            Exit.USAGE,
+            "--ledger sqlite: must be redis://HOST:PORT; for a SQLite ledger name DIR alone",
         )
 
     def read() -> list[dict[str, Any]]:
@@ -90,11 +92,11 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
     statuses = open_dataset(fs).status_counts() if manifest else {OK_STATUS: 0}
     names = [item.name for item in run.device_classes]
     view = _view_of_server(ledger, run.run_id) if ledger else None
-    if view is None:  # also where LLMPERF_LEDGER names a server that this run does not use
+    if view is None:  # no server given, or LLMPERF_LEDGER names one that this run does not use
         view = _view_beside(directory, run)
         ledger = None if view is not None else ledger
     if view is not None and manifest is not None and view.epoch < manifest.epoch:
-        view = None  # left behind by a run that goes on with another ledger
+        view = None  # outdated: the run continues with another ledger
     state = run_state(
         location=directory,
         ledger=public_url(ledger) if ledger else ("sqlite" if view else None),
@@ -112,13 +114,13 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
     )
     if not state[
         "collecting"
-    ]:  # a collector that has not reported yet, or whose ledger is a server's
+    ]:  # the collector may not have reported yet, or may use a server's ledger
         state["collecting"] = fs.is_locked(RUN_LOCK)
     return state
 
 
 def _view_beside(directory: str, run: Any) -> Any:
-    """Return what the SQLite ledger of a dataset says, None where it has none."""
+    """Return the content of the dataset's SQLite ledger; None if there is none."""
     from cluster.ledger.locations import sqlite_folder  # noqa: PLC0415
     from llmperf.collecting import state_folder  # noqa: PLC0415
     from llmperf_common.ledger.holder import boot_clock_s  # noqa: PLC0415
@@ -174,7 +176,7 @@ def _show(states: list[dict[str, Any]]) -> None:
 
 
 def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
-    """Show what ``read`` gives again and again: in place on a terminal, else what has changed as lines."""
+    """Show the state every 2 s: in place on a terminal, otherwise as lines when it has changed."""
     with _stopped_by_signals() as stopped:
         _watch_until(stopped, read)
     if stopped.is_set():
@@ -183,13 +185,13 @@ def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Turn Ctrl-C and SIGTERM into an event: raised amid a library's clean-up they would be swallowed."""
+    """Turn Ctrl-C and SIGTERM into an event: libraries may swallow an exception during clean-up."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame
         if stopped.is_set():
-            raise KeyboardInterrupt  # it asks a second time: something does not answer
+            raise KeyboardInterrupt  # second signal: the first had no effect
         stopped.set()
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -222,7 +224,7 @@ def _watch_until(stopped: threading.Event, read: Callable[[], list[dict[str, Any
 
 
 def _is_over(states: list[dict[str, Any]]) -> bool:
-    """Whether all runs are complete, and their processes have told how they ended (or grown stale)."""
+    """Whether all runs are complete, and no worker is live (all have ended or become stale)."""
     from llmperf.run_state import is_complete  # noqa: PLC0415
 
     live = any(worker["live"] for state in states for worker in state["workers"])
@@ -232,7 +234,7 @@ def _is_over(states: list[dict[str, Any]]) -> bool:
 def _read_again(
     read: Callable[[], list[dict[str, Any]]], before: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Read once more; a server that does not answer for a moment must not end the watching."""
+    """Return a new state, or ``before`` while the ledger's server does not answer."""
     from llmperf_common.ledger.protocol import LedgerAwayError  # noqa: PLC0415
 
     try:

@@ -1,6 +1,6 @@
-"""How the state of runs looks: lines of text in a log, a table of nodes and GPUs on a terminal.
+"""Presentation of the state of runs: lines of text in a log, tables on a terminal.
 
-Owns the words. What is true comes from ``run_state.py``.
+Owns the texts; the state comes from ``run_state.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTE_LIMIT = 60
 
 
 def lines_of(states: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what to print where the screen is not redrawn: totals of each run and a line a worker."""
+    """Return text lines for output that is not a terminal: totals per run, one line per worker."""
     if not states:
         return ["no run in this ledger"]
     lines = []
@@ -35,7 +35,7 @@ def lines_of(states: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def screen_of(states: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return the same as tables."""
+    """Return the state of runs as tables for a terminal."""
     from rich.console import Group  # noqa: PLC0415  (keeps `--help` fast)
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -57,15 +57,15 @@ def screen_of(states: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def totals(state: Mapping[str, Any]) -> str:
-    """Return one line about a run."""
+    """Return one line of totals of a run."""
     failed = ", ".join(f"{code} {n:,}" for code, n in state["failed"].items()) or "none"
     leased = f", {state['tasks_leased']:,} leased" if state["tasks_leased"] else ""
     rate = f", {state['ok_per_s']:,.1f} ok/s" if state["collecting"] else ""
     eta = f", ETA {_span(state['eta_s'])}" if state["collecting"] and state["eta_s"] else ""
-    rows = "" if state["rows_from"] == "manifest" else " (as its workers tell)"
+    rows = "" if state["rows_from"] == "manifest" else " (reported by its workers)"
     return (
-        f"{state['tasks_done']:,} of {state['tasks']:,} tasks{leased}, {state['ok']:,} ok samples, failed: {failed}"
-        f"{rows}{rate}{eta} ({_how(state)})"
+        f"{state['tasks_done']:,} of {state['tasks']:,} tasks{leased}, {state['ok']:,} ok samples, "
+        f"failed: {failed}{rows}{rate}{eta} ({_how(state)})"
     )
 
 
@@ -77,19 +77,22 @@ def _how(state: Mapping[str, Any]) -> str:
     if any(one["live"] and one.get("seats", {}).get("paused") for one in state["drivers"]):
         return "paused, see below"
     if state["ledger"] not in (None, "sqlite") and state["tasks_leased"] is None:
-        return "no ledger now: its server was wiped or started anew, the next collector builds it from the shards"
+        return (
+            "no ledger: its server was wiped or restarted; a collector will rebuild it from shards"
+        )
     return "not running"
 
 
 def _driver_lines(state: Mapping[str, Any]) -> list[str]:
-    """Return a line about the newest driver, and one for each slot of its that does not collect."""
+    """Return a line about the newest driver, and one for each of its slots that is idle."""
     if not state["drivers"]:
         return []
     one = min(state["drivers"], key=lambda driver: driver["age_s"])
     slots = ", ".join(f"{n} {name}" for name, n in sorted(one.get("seats", {}).items()))
     how = "STALE" if one["stale"] else one.get("state", "-")
     lines = [
-        f"driver {one.get('host')}/{one.get('pid')}  {how}  slots: {slots}  told {_span(one['age_s'])} ago"
+        f"driver {one.get('host')}/{one.get('pid')}  {how}  slots: {slots}  "
+        f"reported {_span(one['age_s'])} ago"
     ]
     lines += [
         f"  {slot['seat']}  {slot['state']}  {slot['why']}"
@@ -103,11 +106,14 @@ def _class_line(one: Mapping[str, Any]) -> str:
     leased = f", {one['leased']:,} leased" if one["leased"] else ""
     eta = f", ETA {_span(one['eta_s'])}" if one["eta_s"] else ""
     last = one["first_task"] + one["tasks"] - 1
-    return f"{one['device_class']}: {done} of {one['tasks']:,} tasks ({one['first_task']}-{last}){leased}{eta}"
+    return (
+        f"{one['device_class']}: {done} of {one['tasks']:,} tasks "
+        f"({one['first_task']}-{last}){leased}{eta}"
+    )
 
 
 def _ordered(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the workers of a run by node and GPU."""
+    """Return the workers of a run, sorted by host and GPU."""
     return sorted(
         state["workers"],
         key=lambda one: (one.get("host", ""), one.get("seat", ""), one["worker"]),
@@ -115,12 +121,13 @@ def _ordered(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _worker_line(one: Mapping[str, Any]) -> str:
-    """Return a line about a worker, words that say nothing left out."""
+    """Return a line about a worker; empty values are left out."""
     cells = _cells(one)
     units = {3: " ok", 4: " ok/s", 5: " tasks", 6: " in hand", 7: " busy", 9: " throttled"}
     parts = [
         (
-            f"{'failed ' if number == 10 else 'told ' if number == 11 else ''}{cell}{units.get(number, '')}"
+            f"{'failed ' if number == 10 else 'reported ' if number == 11 else ''}"
+            f"{cell}{units.get(number, '')}"
         )
         for number, cell in enumerate(cells)
         if cell not in ("", "-")
@@ -155,7 +162,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Return a length of time in the unit that fits it.
+    """Return a duration as text in seconds, minutes or hours.
 
     >>> [_span(value) for value in (7.4, 300.0, 9000.0)]
     ['7 s', '5 min', '2.5 h']

@@ -1,7 +1,8 @@
 """One self-contained HTML page about a dataset, an evaluation, both, or a corpus.
 
-Owns ``llmperf report``'s page: tables in, HTML out, charts drawn here as inline SVG. Does not open datasets,
-nor define metrics. Imported only by the command that needs it, so that ``import llmperf`` stays light.
+Owns the page of ``llmperf report``: its input is tables, its output is HTML with charts as inline
+SVG. Does not open datasets and does not define metrics. Only the report command imports it, so that
+``import llmperf`` stays fast.
 """
 
 from llmperf.html_report.kernel.choice import UnknownKernelError

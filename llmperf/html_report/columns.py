@@ -1,7 +1,7 @@
-"""Arrow tables as numpy columns, forgiving about what an older dataset lacks.
+"""Arrow tables as numpy columns, also of older datasets that lack some columns.
 
-Owns the step from rows to arrays: a missing or null value is NaN, an empty text or a None. Nothing here
-loops over rows, because a report of 400,000 samples should take seconds.
+Owns the conversion of rows to arrays: a missing or null value becomes NaN, an empty text or None.
+No function loops over rows, because a report of 400,000 samples should take seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECK_NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Categorical:
-    """A text column as codes into its distinct values, in order of first appearance."""
+    """A text column as codes: indices into its distinct values, in order of first appearance."""
 
     codes: Ints
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Categorical:
         return np.equal(self.codes, self.names.index(name))
 
     def counts(self, rows: Bools | None = None) -> dict[str, int]:
-        """Return how many (of the chosen) rows have each value; values without rows are left out."""
+        """Return the number of (chosen) rows of each value; values without rows are left out."""
         codes = self.codes if rows is None else self.codes[rows]
         totals = np.bincount(codes, minlength=len(self.names))
         return {name: int(n) for name, n in zip(self.names, totals, strict=True) if n}
@@ -49,7 +49,7 @@ class Categorical:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleColumns:
-    """The columns of ``samples`` that a report uses; all arrays have one value a row."""
+    """The columns of ``samples`` that a report uses; all arrays have one value per row."""
 
     num_rows: int
     kernel: Categorical
@@ -67,14 +67,14 @@ class SampleColumns:
     launches_per_reading: Floats
     num_dims: Ints
     work_items: Floats
-    """Work-items of the whole launch; NaN where it has no NDRange."""
+    """Work-items of the whole launch; NaN for a row without an NDRange."""
     work_groups: Floats
     work_items_per_group: Floats
     checks: dict[str, Floats]
     throttled: Floats
     ok: Bools
     timed: Bools
-    """Ok rows with a finite, positive median: what the plots of time can show."""
+    """Ok rows with a finite, positive median, which plots of time can show."""
 
 
 def array_of(table: ArrowTable, name: str) -> Any:
@@ -101,7 +101,7 @@ def _as_floats(array: Any, num_rows: int) -> Floats:
 
 
 def categorical(table: ArrowTable, name: str, *, missing: str = "") -> Categorical:
-    """Return a text column; ``missing`` stands for nulls and for a column that is not there."""
+    """Return a text column; ``missing`` replaces nulls and a missing column."""
     array = array_of(table, name)
     if array is None:
         return Categorical(codes=np.zeros(table.num_rows, dtype=np.int64), names=(missing,))
@@ -128,7 +128,7 @@ def list_lengths(table: ArrowTable, name: str) -> Ints:
 
 
 def list_values(table: ArrowTable, name: str) -> Floats:
-    """Return all rows' list members one after another (lengths: :func:`list_lengths`)."""
+    """Return the list members of all rows, joined (their lengths: :func:`list_lengths`)."""
     array = array_of(table, name)
     if array is None:
         return np.zeros(0)
@@ -214,7 +214,7 @@ def sample_columns(samples: ArrowTable) -> SampleColumns:
 
 
 def rows_by_code(codes: Ints, rows: Bools) -> dict[int, Ints]:
-    """Return the chosen rows' indices by code: one sort instead of one mask a code."""
+    """Return the chosen rows' indices by code, with one sort instead of one mask per code."""
     chosen = np.flatnonzero(rows)
     ordered = chosen[np.argsort(codes[chosen], kind="stable")]
     distinct, starts = np.unique(codes[ordered], return_index=True)

@@ -1,7 +1,4 @@
-"""The first line of a page: what was measured, on what, how much of it, and which model was scored.
-
-Owns the title of a dataset's and an evaluation's page.
-"""
+"""The title of a dataset's or an evaluation's page: name, device class, sizes and scored model."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def _on(classes: dict[str, int]) -> str:
 
 
 def subtitle(dataset: DatasetFacts | None, evaluation: EvaluationFacts | None) -> str:
-    """Return the line below the title: what kind of page it is, and what was scored."""
+    """Return the line below the title: the kind of page, and the scored split."""
     kinds = [
         words
         for words, facts in (("dataset", dataset), ("evaluation", evaluation))

@@ -1,7 +1,7 @@
 """The page around the sections: head, style, contents, foot.
 
-Owns the document. It is one file that loads nothing: the style is inlined and a content security policy
-forbids everything else, so even a missed escape could not run or fetch anything.
+Owns the document, which is one file without external resources. The style is inlined, and a content
+security policy forbids everything else: even a missed escape could not run or fetch anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmperf.html_report.views import Stamp
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _GENERATOR = "llmperf"
 _HEAD_BYTES = 1024
-"""Bytes in which the line that names the writer of a page is searched; it is in the first 400."""
+"""Bytes of a page that are searched for the line that names its writer; it is in the first 400."""
 _FIRST_LINES = (
     void("meta", charset="utf-8"),
     void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
@@ -25,18 +25,18 @@ _FIRST_LINES = (
     void("meta", name_="color-scheme", content="light dark"),
 )
 _UNNAMED_HEAD = f"<head>{join(_FIRST_LINES)}<title>LLMPerf "
-"""So a page of an earlier release begins, which did not say who wrote it."""
+"""The beginning of a page of earlier releases, which did not name the writer."""
 _SECTION = re.compile(r'<section id="([^"]+)"><h2>(.*?)</h2>')
 
 
 def document(
     title: str, subtitle: str, sections: Sequence[Html], stamp: Stamp, *, has_times: bool = True
 ) -> Html:
-    """Return the whole page; contents are made from the sections' headings."""
+    """Return the whole page; its table of contents is made from the sections' headings."""
     head = tag(
         "head",
         *_FIRST_LINES,
-        # A later `--out` replaces a page only if this line says that it is ours.
+        # `--out` replaces an existing page only if it has this line.
         void("meta", name_="generator", content=f"{_GENERATOR} {stamp.version}".strip()),
         tag("title", f"{title} · LLMPerf"),
         Html(f"<style>{_style()}</style>"),
@@ -77,11 +77,12 @@ def _contents(sections: Sequence[Html]) -> Html:
 
 def _foot(has_times: bool) -> Html:
     times = (
-        "Times are device event times of one warm launch: the median of a row's readings. Logarithms are of base 10 on axes of time, of "
-        "base 2 in errors. "
+        "Times are device event times of one warm launch: the median of a row's readings. "
+        "Logarithms have base 10 on axes of time and base 2 in errors. "
     )
     words = (times if has_times else "") + (
-        "Colours: Okabe and Ito (2008), told apart by most colour-blind readers; series differ by marker as well. "
-        "Hold the pointer over a bar or a shortened name to read it in full. Folded parts are printed only when open."
+        "Colours: Okabe and Ito (2008), which most colour-blind readers can distinguish; series "
+        "also differ by marker. Hold the pointer over a bar or a shortened name to read it in "
+        "full. Folded parts are printed only when they are open."
     )
     return tag("footer", tag("p", escape(words)))

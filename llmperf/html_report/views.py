@@ -1,7 +1,7 @@
-"""What a report is made from: the tables, counts and facts of one dataset, one evaluation or one corpus.
+"""The input of a report: tables, counts and facts of a dataset, an evaluation or a corpus.
 
-Owns the input records. Does not read files: the caller opens the dataset or the evaluation and
-hands over Arrow tables, so a report can be made from anything that has them.
+Owns the input records. Reads no files: the caller opens the dataset or evaluation and
+passes Arrow tables.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class DatasetView:
     """One version of a dataset, as a report shows it.
 
     Args:
-        samples: Table of ``schemas.SAMPLES``; nullable columns may be missing (an older version).
-        kernels: Table of ``schemas.KERNELS``.
-        devices: Table of ``schemas.DEVICES``; may have no row.
-        title: What the dataset is, e.g. the name of its folder or corpus.
-        run: Facts of ``run.json`` worth printing, by name (corpus, ``plan_hash``, ...).
+        samples: Table with ``schemas.SAMPLES``; nullable columns may be missing (older datasets).
+        kernels: Table with ``schemas.KERNELS``.
+        devices: Table with ``schemas.DEVICES``; may be empty.
+        title: Name of the dataset, such as its folder or corpus.
+        run: Facts of ``run.json`` to print, by name (corpus, ``plan_hash``, ...).
         manifest_version: Number of the manifest that was read; None if there is none.
-        num_planned: Launch configs planned; None if the plan is not known.
-        num_pending: Planned launch configs that have no row yet; not shown without ``num_planned``.
-        sentinel: Readings of the sentinel kernel, any order, all devices.
-        accesses: By ``kernel_id``, what a launch of it accesses or why that is not known; only of kernels of which
-            it was asked.
+        num_planned: Number of planned launch configs; None if unknown.
+        num_pending: Planned launch configs without a row; not shown without ``num_planned``.
+        sentinel: Readings of the sentinel kernel on all devices, in any order.
+        accesses: For each ``kernel_id`` that was traced, what a launch of it accesses, or why
+            nothing is known.
     """
 
     samples: ArrowTable
@@ -53,21 +53,21 @@ class DatasetView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationView:
-    """One evaluation: predictions beside measured times, and the metrics made from them.
+    """One evaluation: predictions and measured times, and the metrics of the predictions.
 
     Args:
         predictions: Columns ``sample_id, kernel_id, family_id, suite, split, model, device_class,
             median_ns, predicted_ns, low_ns, high_ns``; the last two may be null or missing.
-        metrics: The evaluation's own metrics, any nesting of model, split and slice over metric
-            names; a value is a number, ``[value, low, high]`` or ``{value, low, high}``. Shares are
-            fractions (0.12 is 12 %) unless the name ends in ``_percent``.
-        title: What was evaluated.
-        run: Facts worth printing, by name (split file, checkpoint, preset, ...); ``stamp``, where
-            set, is shown as a warning.
-        interval_level: Nominal coverage of ``low_ns`` to ``high_ns``; None if not known.
-        primary_model: The model whose worst kernels are shown; None takes the first of the table.
-        samples: The measured dataset's samples: gives regimes and NDRanges; None leaves them out.
-        kernels: Its kernels: gives names and sources; None leaves them out.
+        metrics: The evaluation's own metrics: mappings by model, split and slice, nested in any
+            order, down to metric names. A value is a number, ``[value, low, high]`` or ``{value,
+            low, high}``. Shares are fractions (0.12 is 12 %) unless the name ends in ``_percent``.
+        title: Name of the evaluation.
+        run: Facts to print, by name (split file, checkpoint, preset, ...); ``stamp``, if set, is
+            shown as a warning.
+        interval_level: Nominal coverage of ``low_ns`` to ``high_ns``; None if unknown.
+        primary_model: The model whose worst kernels are shown; None: the first in the table.
+        samples: Samples of the measured dataset, for regimes and NDRanges; None: not shown.
+        kernels: Kernels of the measured dataset, for names and sources; None: not shown.
     """
 
     predictions: ArrowTable
@@ -90,12 +90,14 @@ class CorpusView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelChoice:
-    """Which kernels of a dataset get a section of their own; the defaults keep a page easy to open.
+    """Which kernels of a dataset get a section of their own; the defaults keep the page small.
 
     Args:
-        names: Names or ids of kernels; these alone get one, whatever the limits. Empty: by the rule.
-        limit: At most so many kernels; None means all.
-        limit_bytes: The sections together stay below it (the first kernel is always there); None: no limit.
+        names: Names or ids of kernels: only these get a section, without limits. Empty: the
+            limits apply.
+        limit: Most kernels with a section; None: all.
+        limit_bytes: Most bytes of all sections together (the first kernel is always shown); None:
+            no limit.
     """
 
     names: tuple[str, ...] = ()
@@ -105,7 +107,7 @@ class KernelChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """When and by which version a page was made; an argument, so that a page can be reproduced."""
+    """Time and version of a page's making; an argument, so that a page can be reproduced."""
 
     made_at: datetime | None = None
     version: str = ""

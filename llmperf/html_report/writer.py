@@ -1,6 +1,6 @@
-"""From views to a file: the functions that ``llmperf report`` calls.
+"""The functions that ``llmperf report`` calls to write a page from views.
 
-Owns which sections a page has and writing it whole or not at all.
+Owns the list of sections of a page, and its atomic writing.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def render_report(
     """Return the page as text: the dataset's part, the evaluation's part, or both.
 
     Raises:
-        ValueError: Neither was given, or ``kernels`` names one that the dataset does not have
+        ValueError: Neither was given, or the dataset lacks a kernel that ``kernels`` names
             (``UnknownKernelError``).
     """
     if dataset is None and evaluation is None:
@@ -102,7 +102,7 @@ def render_report(
     if measured is not None:
         one_by_one, shown = kernel_sections(measured, scored, kernels)
         last = [one_by_one]
-        # Known now, so that tables of kernels can link to the sections.
+        # The tables of kernels link to these sections.
         measured = replace(measured, kernels=replace(measured.kernels, shown=shown))
         scored = scored and replace(scored, kernels=replace(scored.kernels, shown=shown))
     sections = dataset_sections(measured) if measured is not None else []
@@ -121,12 +121,13 @@ def write_report(
 ) -> int:
     """Write one self-contained HTML page and return its size in bytes.
 
-    The page is a function of its arguments: the same views and stamp give the same bytes. It is written beside
-    ``out`` and renamed, so a reader never meets half a page. Folders above ``out`` are made.
+    The page is a function of its arguments: the same views and stamp give the same bytes. It is
+    written to a temporary file and renamed, so a reader never sees half a page. Missing folders
+    above ``out`` are created.
 
     Raises:
-        ValueError: As ``render_report``.
-        OutputTaken: There is something that is no report.
+        ValueError: Same as ``render_report``.
+        OutputTaken: ``out`` exists and is not a report.
         OSError: ``out`` cannot be written.
     """
     page = render_report(dataset=dataset, evaluation=evaluation, stamp=stamp, kernels=kernels)
@@ -134,15 +135,15 @@ def write_report(
 
 
 def write_corpus_report(view: CorpusView, *, out: Path, stamp: Stamp = _NO_STAMP) -> int:
-    """Write one page about a corpus and return its size in bytes; as ``write_report``."""
+    """Write one page about a corpus, as ``write_report`` does; return its size in bytes."""
     return _write(render_corpus_report(view, stamp=stamp), out)
 
 
 def report_to_write(path: Path) -> Path:
-    """Return the file that a report may be written to as ``path``.
+    """Return the file that a report may be written to as ``path``, symbolic links followed.
 
     Raises:
-        OutputTaken: There is something that is no report.
+        OutputTaken: ``path`` exists and is not a report.
     """
     return file_to_write(path, is_ours=is_report, what="report")
 
@@ -155,7 +156,7 @@ def _write(text: str, path: Path) -> int:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(page)
-        # mkstemp makes private files; a report is to be read by others as far as the umask allows.
+        # mkstemp makes private files; other users may read a report as far as the umask allows.
         mask = os.umask(0)
         os.umask(mask)
         Path(name).chmod(0o666 & ~mask)

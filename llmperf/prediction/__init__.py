@@ -1,5 +1,5 @@
-"""Predictions: a loaded model is asked about a source.
+"""Predictions: the run time of a source's kernels from a loaded model.
 
-Wires what the trainer and the workers do not know of each other: the source's reading, its memory
-analysis and the planner of ``collect`` on one side, the trained run on the other.
+Connects workers and trainer, which do not import each other: source reading, memory analysis and
+the planner of ``collect`` on one side, the trained run on the other.
 """

@@ -1,7 +1,7 @@
-"""What a kernel touches, for a prediction: known from the dataset, else probed on a CPU device.
+"""Memory analysis for predictions: taken from the dataset, otherwise probed on a CPU device.
 
-Owns when a kernel is probed, where, and what is said where it is not. The probing itself runs in a
-child that is killed after its time (``workers/execution/analyse_ahead.py``).
+Owns when and where a kernel is probed, and the message where it is not. The probes run in a child
+process that is killed after a time limit (``workers/execution/analyse_ahead.py``).
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, analysis
 from workers.device.interface import DeviceRef
 
 ANALYSIS_TIMEOUT_S = 60.0
-"""Seconds for one kernel, the default of ``limits.analysis_timeout_s``, so that a prediction finds
-what ``collect`` finds."""
+"""Seconds for one kernel: the default of ``limits.analysis_timeout_s``, so that predictions and
+``collect`` get the same analysis."""
 
 _KEEP_DEATH_S = 86_400.0
-"""Seconds that a timeout or a death is remembered: a day, because a busy machine can cause either."""
+"""Seconds for which a timeout or a death of the child is cached: one day only, because a busy
+machine can cause either."""
 
 _MOST_CHARACTERS = 240
-"""Characters of a reason in a warning."""
+"""Characters of a reason in a warning, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of a kernel's memory, and how: ``said`` is for the user."""
+    """A kernel's memory analysis, None if unknown; ``said``: its origin or why there is none."""
 
     analysis: Analysis | None
     said: str
@@ -39,11 +40,13 @@ class Known:
 
 @dataclass(slots=True)
 class Analyst:
-    """Finds out what kernels touch, each kernel once.
+    """Analyses the memory accesses of kernels, each kernel once.
 
-    ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used.
-    ``cache``: where what was found out is kept for later processes. ``progress``: receives one line
-    before each step that takes seconds.
+    Attributes:
+        stored: the kernels that a run was fitted on, with their analyses.
+        may_probe: whether probes may run on a device.
+        cache: analyses stored for later processes.
+        progress: called with one line before each step that takes seconds.
     """
 
     stored: pa.Table
@@ -52,10 +55,10 @@ class Analyst:
     progress: Callable[[str], object] = lambda _line: None
     _known: dict[str, Known] = field(default_factory=dict)
     _device: DeviceRef | str | None = None
-    """The device to probe on, or why there is none; None before it was looked for."""
+    """The device for probes, or a message why there is none; None before the first search."""
 
     def knows(self, kernel: Kernel) -> Known | None:
-        """Return what is known without a probe; None for a kernel that was not looked at."""
+        """Return what is known without a probe; None for a kernel that was never analysed."""
         if kernel.kernel_id not in self._known:
             analysis = self._from_store(kernel.kernel_id)
             said = "the memory analysis stored with the model"
@@ -67,7 +70,7 @@ class Analyst:
         return self._known.get(kernel.kernel_id)
 
     def find_out(self, kernel: Kernel) -> Known:
-        """Return what is known, probing the kernel now if it was not looked at; seconds then."""
+        """Return what is known; a kernel that was never analysed is probed now, for seconds."""
         known = self.knows(kernel)
         if known is None:
             known = self._probed(kernel)
@@ -76,14 +79,14 @@ class Analyst:
 
     def _from_store(self, kernel_id: str) -> Analysis | None:
         if not set(ANALYSIS_COLUMNS) <= set(self.stored.column_names):
-            return None  # a run of an earlier version: it has the extents only
+            return None  # a run of an earlier version, which stores extents only
         row = self.stored.column("kernel_id").to_pylist()
         if kernel_id not in row:
             return None
         return analysis_from_row(self.stored.slice(row.index(kernel_id), 1).to_pylist()[0])
 
     def cpu_device(self, what_for: str) -> DeviceRef | str:
-        """Return the CPU OpenCL device, looked for once, or why there is none; ``what_for`` is for the user."""
+        """Return the CPU OpenCL device, or why there is none; ``what_for`` goes into a message."""
         from workers.discovery.find import NoDevice, choose  # noqa: PLC0415  (needed by few)
 
         if self._device is None:
@@ -98,7 +101,7 @@ class Analyst:
             return Known(analysis=None, said="probing was switched off")
         from workers.execution.analyse_ahead import analyse_one  # noqa: PLC0415  (needed by few)
 
-        device = self.cpu_device("to see what the kernel touches")
+        device = self.cpu_device("to analyse the kernel's memory accesses")
         if isinstance(device, str):
             return Known(analysis=None, said=device)
         self.progress(f"probing kernel {kernel.name!r} on {device.name}")
@@ -106,7 +109,7 @@ class Analyst:
             found_out = analyse_one(kernel, device, timeout_s=ANALYSIS_TIMEOUT_S)
         except (StoreError, OSError) as error:
             return Known(analysis=None, said=f"the kernel could not be probed: {error}")
-        if found_out.no_device:  # its remembered verdict is out of date
+        if found_out.no_device:  # the stored verdict about this runtime is outdated
             self._device = "the CPU OpenCL device cannot be opened: see `llmperf doctor --again`"
             return Known(analysis=None, said=self._device)
         analysis = found_out.analysis
@@ -119,7 +122,7 @@ class Analyst:
 def _known(analysis: Analysis, said: str) -> Known:
     if analysis.failure:
         why = " ".join(analysis.failure.split())
-        if len(why) > _MOST_CHARACTERS:  # a traceback, or the end of a compiler's stderr
+        if len(why) > _MOST_CHARACTERS:  # keep both ends: a traceback or a compiler's stderr
             half = _MOST_CHARACTERS // 2
             why = f"{why[:half]} … {why[-half:]}"
         return Known(analysis=analysis, said=f"its memory analysis failed: {why}")

@@ -1,7 +1,7 @@
-"""Analyses of kernels that this user's predictions have probed: a file each, used again.
+"""A cache of memory analyses that this user's predictions have made: one file per kernel.
 
-Owns the folder. A file is named by the kernel's content hash and the version of the analysis; one
-that cannot be read or written is as good as none.
+Owns the folder. A file's name is the kernel's content hash and the version of the analysis. A file
+that cannot be read counts as missing, and a failure to write is ignored.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from llmperf_common.store.tables.analysis_rows import analysis_columns, analysis
 
 @dataclass(frozen=True, slots=True)
 class AnalysisCache:
-    """The analyses in one folder, which need not exist yet."""
+    """The cached analyses in one folder; the folder is created when needed."""
 
     folder: Path
 
     def read(self, kernel_id: str) -> Analysis | None:
-        """Return the analysis of one kernel; None where there is none that still holds."""
+        """Return the analysis of one kernel; None where none is stored or it has expired."""
         try:
             row = json.loads(self._path(kernel_id).read_text(encoding="utf-8"))
             if time.time() > row.get("until_s", math.inf):
@@ -36,12 +36,12 @@ class AnalysisCache:
             return None
 
     def write(self, kernel_id: str, analysis: Analysis, *, keep_s: float | None = None) -> None:
-        """Keep the analysis of one kernel; a folder that cannot be written keeps nothing.
+        """Store the analysis of one kernel; do nothing if the folder cannot be written.
 
         Args:
-            kernel_id: its content hash.
-            analysis: what was found out, or why nothing was.
-            keep_s: seconds for which it holds; None: for good.
+            kernel_id: the kernel's content hash.
+            analysis: the analysis, or its failure.
+            keep_s: seconds until it expires; None: never.
         """
         row = analysis_columns(analysis)
         if keep_s is not None:

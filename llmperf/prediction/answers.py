@@ -1,6 +1,6 @@
-"""Predictions of many launches as a table, one row a launch: CSV, Parquet or JSON lines.
+"""Predictions of many launches as a table with one row per launch: CSV, Parquet or JSON lines.
 
-Owns the columns and the file that ``predict --configs … --out`` writes.
+Owns the columns, and the file that ``predict --configs … --out`` writes.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ SCHEMA = pa.schema(
         pa.field("warnings", pa.list_(pa.string())),
     ]
 )
-"""The columns of CSV and Parquet. In CSV sizes are written ``64,64`` and warnings are joined by semicolons."""
+"""The columns of CSV and Parquet. CSV writes sizes as ``64,64`` and joins warnings by
+semicolons."""
 
 HEAD = ("launch", "global size", "local size", "time", "low", "high", "bound", "ood")
 """The columns of ``shown_rows``."""
 
 
 def documents(configs: Sequence[Config], predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """Return one JSON object a launch: what was asked, then the keys of ``predict --json``."""
+    """Return one JSON object per launch: sizes, arguments, then the keys of ``predict --json``."""
     left_out = {"local_size_best", "sweep"}
     return [
         {
@@ -64,7 +65,7 @@ def documents(configs: Sequence[Config], predictions: Sequence[Prediction]) -> l
 
 
 def shown_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the cells of ``HEAD`` for each document; a launch without an id has its number."""
+    """Return the cells of ``HEAD`` for each document; a launch without an id gets its number."""
     return [
         (
             str(row.get("id", number)),
@@ -86,18 +87,19 @@ def shown_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def out_file(path: Path) -> Callable[[Sequence[dict[str, Any]]], None]:
-    """Return what writes documents to ``path``: the format follows from its name.
+    """Return a function that atomically writes documents to ``path``; its suffix gives the format.
 
-    Checked now, before anything is predicted. Readers see the old file or the whole new one.
+    ``path`` is checked now, before anything is predicted.
 
     Raises:
-        ConfigError: The name says no format.
-        OutputTaken: There is something that is no predictions of ours.
+        ConfigError: The suffix is not that of a known format.
+        OutputTaken: ``path`` exists and does not hold predictions of llmperf.
     """
     make = _MAKERS.get(path.suffix.lower())
     if make is None:
         raise ConfigError(
-            f"--out {path}: the name must end in {', '.join(_MAKERS)}: it says which format is written"
+            f"--out {path}: the name must end in one of {', '.join(_MAKERS)}, which selects the "
+            "format"
         )
     target = file_to_write(path, is_ours=_is_ours, what="predictions")
 
@@ -114,7 +116,7 @@ def out_file(path: Path) -> Callable[[Sequence[dict[str, Any]]], None]:
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return documents as CSV with a header; null is empty."""
+    """Return documents as CSV with a header; a null value is an empty cell."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(SCHEMA.names)
@@ -149,7 +151,7 @@ _MAKERS: dict[str, Callable[[Sequence[dict[str, Any]]], bytes]] = {
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file has our columns, in any of the formats."""
+    """Whether a file holds predictions of llmperf, in any of the formats."""
     try:
         with path.open("rb") as stream:
             first = stream.readline(1 << 16)

@@ -1,7 +1,7 @@
-"""Launches from a file: JSON lines, a JSON array, CSV or Parquet, told apart by their content.
+"""Launches from a file of JSON lines, a JSON array, CSV or Parquet, recognised by its content.
 
-Owns the formats and their messages: which line is wrong, in what, what to do. Whether the kernel and the device take
-a launch is checked by the prediction, which calls each launch by the name given here.
+Owns the formats and their messages. Whether kernel and device allow a launch is checked by the
+prediction, whose messages use the name that each launch gets here (``line 7``).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _ARGUMENT_PREFIX = "arg."
 _MORE = "see docs/how-to/predict-many-configs.md"
 _MAX_BYTES = 256 * 2**20
 _MOST_SHOWN = 80
-"""Characters of a faulty value in a message."""
+"""Characters of a faulty value in a message, at most."""
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
-"""Where each row stands (``line 7``), and its values by key."""
+"""The place of each row (``line 7``), and its values by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class Config:
     """One launch of a file.
 
     Attributes:
-        id: the user's own name of it; None where the file has none.
-        launch: with its place in the file as its name.
+        id: the user's name for the launch; None where the file has none.
+        launch: the launch; its ``name`` is its place in the file.
     """
 
     id: str | int | None
@@ -53,14 +53,14 @@ class Config:
 
 
 def read_configs(file: str | Path, shared: Mapping[str, Value] | None = None) -> list[Config]:
-    """Read the launches of a file, in its order.
+    """Read the launches of a file, in order.
 
     Args:
-        file: its path; ``-`` reads standard input.
-        shared: arguments of all launches; one that gives its own keeps that.
+        file: path of the file; ``-`` reads standard input.
+        shared: arguments for all launches; a launch's own arguments take precedence.
 
     Raises:
-        BadInput: The file cannot be read, has no launch, or one of them is not as it must be.
+        BadInput: The file cannot be read, has no launch, or a launch is invalid.
     """
     where = "standard input" if str(file) == STDIN else str(file)
     content = _content(file, where)
@@ -95,8 +95,8 @@ def _content(file: str | Path, where: str) -> bytes:
 def _start_of(file: str | Path) -> bytes:
     if str(file) != STDIN:
         with Path(file).open("rb") as stream:
-            return stream.read(_MAX_BYTES + 1)  # a pipe may be meant: any kind of file is read
-    if sys.stdin is None:  # closed by who started us
+            return stream.read(_MAX_BYTES + 1)  # any kind of file is allowed, also a pipe
+    if sys.stdin is None:  # the parent process closed it
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     return sys.stdin.buffer.read(_MAX_BYTES + 1)
 
@@ -116,7 +116,7 @@ def _rows(content: bytes, where: str) -> Rows:
             return _csv_rows(text, where)
 
 
-_TOO_DEEP = "it is nested too deeply: give one flat JSON object a launch"
+_TOO_DEEP = "it is nested too deeply: give one flat JSON object per launch"
 _TOO_LONG = "a number has thousands of digits: give sizes and arguments that a kernel takes"
 
 
@@ -127,7 +127,8 @@ def _line_rows(text: str, where: str) -> Rows:
                 entry = json.loads(line)
             except json.JSONDecodeError as error:
                 raise BadInput(
-                    f"{where}, line {number}: {error.msg} (column {error.colno}): write one JSON object a line"
+                    f"{where}, line {number}: {error.msg} (column {error.colno}): "
+                    "write one JSON object per line"
                 ) from None
             except RecursionError:
                 raise BadInput(f"{where}, line {number}: {_TOO_DEEP}") from None
@@ -141,7 +142,8 @@ def _array_rows(text: str, where: str) -> Rows:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
         raise BadInput(
-            f"{where}, line {error.lineno}: {error.msg} (column {error.colno}): mend the JSON array"
+            f"{where}, line {error.lineno}: {error.msg} (column {error.colno}): correct the JSON "
+            "array"
         ) from None
     except RecursionError:
         raise BadInput(f"{where}: {_TOO_DEEP}") from None
@@ -157,8 +159,8 @@ def _mapping(entry: Any, where: str) -> Mapping[str, Any]:
     unknown = [key for key in entry if key not in _KEYS]
     if unknown:
         raise BadInput(
-            f"{where}: unknown key {unknown[0]!r}: a launch has {', '.join(_KEYS)}; arguments of the kernel "
-            'belong into args, as {"args": {"n": 1024}}'
+            f"{where}: unknown key {unknown[0]!r}: a launch has {', '.join(_KEYS)}; put arguments "
+            'of the kernel into args, as {"args": {"n": 1024}}'
         )
     return entry
 
@@ -174,13 +176,13 @@ def _csv_rows(text: str, where: str) -> Rows:
                 continue
             if len(cells) != len(header):
                 raise BadInput(
-                    f"{where}, {line}: {len(cells)} cells for {len(header)} columns: quote a cell that holds "
-                    'commas, as "64,64"'
+                    f"{where}, {line}: {len(cells)} cells for {len(header)} columns: quote a cell "
+                    'that holds commas, as "64,64"'
                 )
             given = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
             yield line, _from_columns({name: cell for name, cell in given.items() if cell})
     except csv.Error as error:
-        raise BadInput(f"{where}, line {reader.line_num}: {error}: mend the CSV") from None
+        raise BadInput(f"{where}, line {reader.line_num}: {error}: correct the CSV") from None
 
 
 def _parquet_rows(content: bytes, where: str) -> Rows:
@@ -203,7 +205,7 @@ def _listed(batch: pa.RecordBatch, where: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = batch.to_pylist()
     except UnicodeDecodeError:
         raise
-    except (ValueError, OverflowError, pa.ArrowException) as error:  # a date beyond Python's, say
+    except (ValueError, OverflowError, pa.ArrowException) as error:  # a date beyond Python's
         raise BadInput(
             f"{where}: a column cannot be read: {error}: give numbers and texts"
         ) from None
@@ -214,8 +216,9 @@ def _check_columns(names: list[str], where: str) -> None:
     missing = [name for name in _NEEDED if name not in names]
     if missing:
         raise BadInput(
-            f"{where}: no column {missing[0]}; the columns are {_shown(', '.join(names)) or 'none'}: name them "
-            f"global_size, local_size, if wanted id, and an argument of the kernel each; {_MORE}"
+            f"{where}: no column {missing[0]}; the columns are "
+            f"{_shown(', '.join(names)) or 'none'}: name them global_size, local_size, optionally "
+            f"id, and one column for each argument of the kernel; {_MORE}"
         )
     twice = {name for name in names if names.count(name) > 1}
     if twice:
@@ -223,7 +226,7 @@ def _check_columns(names: list[str], where: str) -> None:
 
 
 def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the launch of a table's row: columns that are not keys of a launch are arguments of the kernel."""
+    """Return a table row as a launch: columns that are no launch keys are kernel arguments."""
     values = {key: row[key] for key in _KEYS if key in row}
     arguments = {
         name.removeprefix(_ARGUMENT_PREFIX): value
@@ -235,7 +238,7 @@ def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
         try:
             given = json.loads(given)
         except (ValueError, RecursionError):
-            return values  # refused as no object, with what stands there
+            return values  # ``_config`` refuses the text, which is no object, and shows it
     if isinstance(given, list):  # Arrow's map
         given = dict(given)
     if isinstance(given, Mapping):
@@ -252,7 +255,8 @@ def _config(where: str, values: Mapping[str, Any], shared: Mapping[str, Value]) 
     given = values.get("args")
     if not (given is None or isinstance(given, Mapping)):
         raise BadInput(
-            f'{where}: args {_shown(given)} is not an object: write it as {{"n": 1024}}, by the arguments\' names'
+            f"{where}: args {_shown(given)} is not an object: write argument names and values, "
+            'as {"n": 1024}'
         )
     name = values.get("id")
     if isinstance(name, bool) or not (name is None or isinstance(name, str | int)):
@@ -262,7 +266,8 @@ def _config(where: str, values: Mapping[str, Any], shared: Mapping[str, Value]) 
             name.encode()
         except UnicodeEncodeError:
             raise BadInput(
-                f"{where}: id {ascii(name)[:_MOST_SHOWN]}: half a character cannot be written"
+                f"{where}: id {ascii(name)[:_MOST_SHOWN]}: contains a lone surrogate, which is no "
+                "character: give another id"
             ) from None
     return Config(
         id=name,
@@ -289,7 +294,8 @@ def _size(value: Any, where: str) -> Size:
         sizes = ()
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
         raise BadInput(
-            f"{where} {_shown(value)}: give one to three positive whole numbers, as 1024 or [64, 64]"
+            f"{where} {_shown(value)}: give one to three positive whole numbers, such as 1024 or "
+            "[64, 64]"
         )
     return sizes
 

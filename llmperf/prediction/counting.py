@@ -1,7 +1,7 @@
-"""What the launches of a prediction execute: counted on a CPU device, where there is one and the model reads it.
+"""Counting of the work of launches to predict, on a CPU device, if the model uses these counts.
 
-Owns when it is counted, for how long, and what is said where it is not. The counting itself runs in a child that is
-killed after its time (``workers/work``).
+Owns when and how long work is counted, and the message where it is not. The counting runs in a
+child process that is killed after a time limit (``workers/work``).
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0
-"""Seconds for the launches of one kernel that are asked about together. Then the child is killed,
-and its results so far are used."""
+"""Seconds for all launches of a call. Then the child is killed; its results so far are used."""
 
 _MOST_LAUNCHES = 512
-"""Launches counted for one answer; the others are predicted without work."""
+"""Most launches that are counted in one call; the others are predicted without counted work."""
 
 
 class WorkMode(StrEnum):
@@ -33,10 +32,10 @@ class WorkMode(StrEnum):
 
     @classmethod
     def of(cls, text: str) -> WorkMode:
-        """Return the mode of its name.
+        """Return the mode with the name ``text``.
 
         Raises:
-            ConfigError: There is none; the message names them.
+            ConfigError: ``text`` is no mode; the message lists the modes.
         """
         try:
             return cls(text)
@@ -48,22 +47,22 @@ class WorkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkCounter:
-    """Counts launches of kernels on the device that ``analyst`` probes on."""
+    """Counts the work of launches on the CPU device of ``analyst``."""
 
     analyst: Analyst
 
     def of(self, kernel: Kernel) -> Callable[[Sequence[LaunchConfig]], CountedLaunches]:
-        """Return what counts launches of ``kernel``."""
+        """Return a function that counts the work of launches of ``kernel``."""
         return lambda launches: self._counted(kernel, launches)
 
     def _counted(self, kernel: Kernel, launches: Sequence[LaunchConfig]) -> CountedLaunches:
         from workers.work.children import count_work  # noqa: PLC0415  (needed by few)
 
         none: list[Work | None] = [None] * len(launches)
-        device = self.analyst.cpu_device("to count what the launch executes")
+        device = self.analyst.cpu_device("to count the launch's operations and accesses")
         if isinstance(device, str):
             return CountedLaunches(work=none, why=device)
-        self.analyst.progress(f"counting what kernel {kernel.name!r} executes on {device.name}")
+        self.analyst.progress(f"counting the work of kernel {kernel.name!r} on {device.name}")
         try:
             found = count_work(kernel, launches[:_MOST_LAUNCHES], device, timeout_s=WORK_TIMEOUT_S)
         except (StoreError, OSError) as error:
@@ -72,5 +71,5 @@ class WorkCounter:
         failures = [one for one in found if not isinstance(one, Work)]
         why = " ".join(failures[0].detail.split())[:240] if failures else ""
         if len(launches) > _MOST_LAUNCHES:
-            why = why or f"more than {_MOST_LAUNCHES} launches were asked about at once"
+            why = why or f"only the first {_MOST_LAUNCHES} launches of a call are counted"
         return CountedLaunches(work=[*work, *none[len(work) :]], why=why)

@@ -1,4 +1,4 @@
-"""Arguments that a user left out, filled by the planner of ``collect``, with warnings that say so."""
+"""Missing arguments of a launch, filled by the planner of ``collect``, with a warning for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from workers.plan.strategies.scalars import (
 
 Sizes = tuple[int, ...]
 _PLAN = PlanConfig()
-_DRAWN_TEXT = "drawn for the global size: nothing but the result follows from it"
+_DRAWN_TEXT = "drawn at random: it changes the result, not the work of the launch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class PlannedFiller:
     rule: InputRule
 
     def fill(self, global_size: Sizes, local_size: Sizes) -> Filled:
-        """Return every argument of one launch, as ``collect`` plans those that were not given."""
+        """Return all arguments of one launch; missing ones are planned as ``collect`` does."""
         args = tuple(map(_possible, self.rule.arguments(global_size, local_size)))
         missing = [
             (declared, one)
@@ -64,7 +64,7 @@ class PlannedFiller:
         return Filled(args=args, warnings=tuple(warnings))
 
     def allows(self, local_size: Sizes) -> bool:
-        """Whether the kernel's own arrays are large enough for a local size, as far as is known."""
+        """Whether, as far as known, the kernel's arrays of fixed size suffice for a local size."""
         return self.rule.allows(local_size)
 
     @property
@@ -76,8 +76,8 @@ class PlannedFiller:
             return f"missing arguments are filled as `collect` plans them, from {self.known.said}"
         why = f": {self.known.said}" if self.known.said else ""
         return (
-            "buffers that were not given are as large as the NDRange, for the kernel's memory is not "
-            f"known{why}; give their elements with --arg"
+            "missing buffers are as large as the NDRange, because the kernel's memory accesses are "
+            f"not known{why}; give their elements with --arg"
         )
 
     def _rule_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
@@ -87,13 +87,13 @@ class PlannedFiller:
         if self._is_analysed and analysis is not None:
             extent = analysis.extent(argument.position)
             if extent is not None and extent.form is not None:
-                return "the extent its analysis gives"
+                return "the extent that the memory analysis found"
             for role in analysis.index_roles:
                 if argument.position in {target.position for target in role.targets}:
                     name = self.signature.arguments[role.position].name
                     return f"indexed by the values of {name!r}"
         if argument.kind is ArgumentKind.LOCAL_BUFFER:
-            return "one element a work-item of the group"
+            return "one element per work-item of a work-group"
         return "the global size"
 
     def _scalar_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
@@ -106,15 +106,15 @@ class PlannedFiller:
         if not self._is_analysed:
             return "the global size"
         if self._is_chosen(argument, filled, global_size):
-            return "chosen: with it more work-items have something to do"
+            return "chosen so that more work-items do work"
         axis = guarded_axis(argument, global_size)
         if axis is not None:
-            return f"the global size of dimension {axis}, with whose index it is compared"
+            return f"the global size of dimension {axis}: the kernel compares it with that id"
         if is_row_length(argument, global_size):
             return "the length of a row: the global size of dimension 0"
         if argument.size_role is SizeRole.LANES:
-            return f"it splits a work-group: {MOST_LANES}"
-        return "the global size, as far as a loop may be long"
+            return f"it divides a work-group: {MOST_LANES}"
+        return "the global size, limited because it may be the length of a loop"
 
     def _is_chosen(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> bool:
         inputs = self.known.analysis.inputs if self.known.analysis is not None else None
@@ -126,7 +126,7 @@ class PlannedFiller:
     def _overrun(
         self, args: tuple[LaunchArgument, ...], global_size: Sizes, local_size: Sizes
     ) -> list[str]:
-        """Name the given buffers that are smaller than what the launch surely reaches."""
+        """Return a warning for each given buffer that is smaller than its validated extent."""
         analysis = self.known.analysis
         if analysis is None:
             return []
@@ -155,13 +155,13 @@ class PlannedFiller:
 def planned_filler(
     kernel: Kernel, device: Device, given: Mapping[int, int | float], known: Known
 ) -> PlannedFiller:
-    """Return what completes launches of ``kernel`` on ``device``.
+    """Return a filler that completes launches of ``kernel`` on ``device``.
 
     Args:
-        kernel: with its signature.
-        device: of the launches.
-        given: position to the elements of a buffer or the value of a scalar, checked.
-        known: what is known of the kernel's memory.
+        kernel: the kernel, with its signature.
+        device: the device of the launches.
+        given: position to the checked number of elements (buffer) or value (scalar).
+        known: the kernel's memory analysis.
     """
     assert kernel.signature is not None, "a kernel without signature is refused before"
     return PlannedFiller(
@@ -173,7 +173,7 @@ def planned_filler(
 
 
 def _possible(one: LaunchArgument) -> LaunchArgument:
-    """Return the argument with no more elements than a buffer can have."""
+    """Return the argument with its elements limited to ``MOST_ELEMENTS``."""
     if one.elements is None or one.elements <= MOST_ELEMENTS:
         return one
     return replace(one, elements=MOST_ELEMENTS)

@@ -1,7 +1,7 @@
-"""A trained model in memory: asked about one launch, or about many of one kernel.
+"""A trained model in memory, which predicts one launch or many launches of one kernel.
 
-Loading costs half a second, reading a source a quarter, probing a new kernel some seconds; asked
-again about the same source, a model answers in milliseconds.
+Loading takes 0.5 s, reading a source 0.25 s, probing a new kernel a few seconds; a second
+prediction of the same source takes milliseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainer.run.shipped import DEFAULT_MODEL, shipped_run
 from workers.corpus.one_source import SourceKernel
 
 Size = int | Sequence[int]
-"""Work-items: a number, or one for each dimension."""
+"""Work-items: a number for one dimension, or one number per dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,12 @@ class Launch:
     """One launch to predict.
 
     Attributes:
-        global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
-        local_size: work-items of a work-group, likewise.
-        args: by name: elements of a buffer, value of a scalar; what is left out is filled as
-            ``collect`` plans it.
-        sweep: also predict every legal local size.
-        name: how messages call it, ``line 7``; empty for its number.
+        global_size: work-items in each of 1 to 3 dimensions; a number for one dimension.
+        local_size: work-items of a work-group in each dimension; a number for one dimension.
+        args: arguments by name: the number of elements of a buffer, the value of a scalar; missing
+            ones are filled as ``collect`` plans them.
+        sweep: whether to predict every legal local size, too.
+        name: name of the launch in messages, such as ``line 7``; empty: its number.
     """
 
     global_size: Size
@@ -56,7 +56,7 @@ class Launch:
 
     @classmethod
     def of(cls, values: Launch | Mapping[str, Any]) -> Launch:
-        """Return a launch from its mapping.
+        """Return a launch from a mapping of its fields.
 
         Raises:
             BadInput: A key is missing or unknown.
@@ -68,15 +68,14 @@ class Launch:
         except TypeError:
             found = ", ".join(map(str, values)) if isinstance(values, Mapping) else repr(values)
             raise BadInput(
-                f"a launch has global_size, local_size and, if wanted, args and sweep; found {found}"
+                f"a launch has global_size, local_size and optionally args and sweep; found {found}"
             ) from None
 
 
 class Model:
     """A trained run, loaded once. Make it with ``llmperf.load_model``.
 
-    Reads each source once, and finds out once what a kernel touches. Not for several threads at a
-    time.
+    Reads each source and analyses each kernel once. Not safe for several threads at the same time.
     """
 
     def __init__(
@@ -92,10 +91,10 @@ class Model:
 
         Args:
             run: the trained run.
-            analyst: finds out what new kernels touch.
-            measured: measured launches of kernels that will be asked about.
-            notes: what every answer warns of.
-            work: whether what launches execute is counted, where the model reads it.
+            analyst: analyses the memory accesses of new kernels.
+            measured: measured launches of the kernels to predict.
+            notes: warnings to add to every prediction.
+            work: whether the work of launches is counted, if the model uses it.
         """
         self._run = run
         self._notes = tuple(notes)
@@ -119,21 +118,21 @@ class Model:
     ) -> Self:
         """Load a run by its folder or name.
 
-        None takes the only one in ``runs/``, or without any the model that comes with the package.
-
         Args:
-            model: a run's folder or name.
-            analyse: probe new kernels on a CPU OpenCL device.
-            cache: keeps what probes found out.
-            measured: a dataset with launches of the kernels that will be asked for: they correct the predictions.
-            work: ``auto`` counts what launches execute, where the model reads it and ``analyse`` allows a device; ``off``
-                does not.
+            model: a run's folder or name; None: the only run in ``runs/``, or the model that comes
+                with the package if there is no run.
+            analyse: whether to probe new kernels on a CPU OpenCL device.
+            cache: stores the results of probes.
+            measured: a dataset with launches of the kernels to predict: they correct
+                the predictions.
+            work: ``auto`` counts what launches execute, where the model reads it and ``analyse``
+                allows a device; ``off`` does not.
             progress: receives one line before each step that takes seconds.
 
         Raises:
-            BadInput: There is no such run, or it is damaged; no launch in ``measured`` is ok.
-            StoreError: There is no dataset in ``measured``.
-            ConfigError: ``work`` is neither.
+            BadInput: The run does not exist or is damaged; or ``measured`` has no usable launch.
+            StoreError: ``measured`` is no dataset.
+            ConfigError: ``work`` is neither ``auto`` nor ``off``.
         """
         mode = WorkMode.of(work)
         folder, note = (resolve_run(model), "") if model is not None else _only_run()
@@ -153,21 +152,21 @@ class Model:
 
     @property
     def name(self) -> str:
-        """Which model it is: ``gbdt``, ``log-linear``."""
+        """The kind of the model, such as ``gbdt`` or ``log-linear``."""
         return self._run.name
 
     @property
     def folder(self) -> Path:
-        """Where the run lies."""
+        """The folder of the run."""
         return self._run.folder
 
     @property
     def device_classes(self) -> tuple[str, ...]:
-        """What ``device`` may be."""
+        """The device classes that the model can predict, the allowed values of ``device``."""
         return tuple(sorted(self._run.devices))
 
     def __repr__(self) -> str:
-        """Say which run on which devices."""
+        """Return the model's name, folder and device classes as text."""
         return f"Model({self.name} of {self.folder}, for {', '.join(self.device_classes)})"
 
     def predict(
@@ -185,19 +184,19 @@ class Model:
 
         Args:
             source: an OpenCL C file, or its text.
-            global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
-            local_size: work-items of a work-group, likewise.
-            kernel: which kernel of the source; may be left out where it has one.
-            device: device class; may be left out where the model knows one.
-            args: by name: elements of a buffer, value of a scalar.
-            sweep: also predict every legal local size.
+            global_size: work-items in each of 1 to 3 dimensions; a number for one dimension.
+            local_size: work-items of a work-group in each dimension; a number for one dimension.
+            kernel: name of the kernel; optional if the source has one kernel.
+            device: device class; optional if the model knows one class.
+            args: arguments by name: the number of elements of a buffer, the value of a scalar.
+            sweep: whether to predict every legal local size, too.
 
         Returns:
             The document of ``llmperf predict --json``; times in ns.
 
         Raises:
-            BadInput: What is wrong, where, and what to do.
-            ConfigError: No device is named and the model knows several.
+            BadInput: The source, kernel, size or argument cannot be used; the message says which.
+            ConfigError: No device is given and the model knows several.
         """
         launch = Launch(global_size=global_size, local_size=local_size, args=args, sweep=sweep)
         found = self.predict_many(
@@ -214,24 +213,25 @@ class Model:
         device: str | None = None,
         best_local_size: bool = False,
     ) -> list[Prediction]:
-        """Predict many launches of one kernel, in their order; the model is asked once.
+        """Predict many launches of one kernel, in order, in one call of the model.
 
-        The answers are those of ``predict``, but for ``local_size_best``, which is empty: to compare the local
-        sizes of a launch takes some 25 launches more.
+        The results equal those of ``predict``, except that ``local_size_best`` is empty: comparing
+        the local sizes of a launch takes about 25 more launches.
 
         Args:
             source: an OpenCL C file, or its text.
             launches: each a ``Launch``, or a mapping with its fields.
-            kernel: which kernel of the source; may be left out where it has one.
-            device: device class; may be left out where the model knows one.
-            best_local_size: also compare the legal local sizes of each launch, and name the best.
+            kernel: name of the kernel; optional if the source has one kernel.
+            device: device class; optional if the model knows one class.
+            best_local_size: whether to compare legal local sizes of each launch and return the
+                best.
 
         Raises:
-            BadInput: What is wrong, where, and what to do.
-            ConfigError: No device is named and the model knows several.
+            BadInput: The source or a launch cannot be used; the message says which and why.
+            ConfigError: No device is given and the model knows several.
         """
         if isinstance(launches, str | Mapping) or not isinstance(launches, Iterable):
-            raise BadInput(f"launches: give a list of them; predict takes one; found {launches!r}")
+            raise BadInput(f"launches={launches!r}: give a list; for one launch use predict")
         chosen = self._reader.kernel(source, kernel, self._trained)
         asked = [Launch.of(one) for one in launches]
         if not asked:
@@ -243,7 +243,7 @@ class Model:
             with named_errors(name):
                 requests.append(question(launch, name))
         said = [
-            f"the parser does not know a name that the device's compiler may know: line {one}"
+            f"the parser does not know a name; the device's compiler may know it: line {one}"
             for one in chosen.unknown
         ]
         records = predict_many(self._run_for(requests), requests, self._analyst.progress)
@@ -253,7 +253,7 @@ class Model:
         ]
 
     def _run_for(self, requests: Sequence[PredictRequest]) -> LoadedRun:
-        """The run, with the factor of the asked kernel where measured launches were given for this model."""
+        """Return the run; with measured launches, corrected by the factor of the kernel."""
         if self._measured is None or not requests:
             return self._run
         one = requests[0]
@@ -275,7 +275,7 @@ class Model:
     def _question(
         self, chosen: SourceKernel, device: str | None, compare: bool
     ) -> Callable[[Launch, str], PredictRequest]:
-        """Return a function that turns a launch and its name into a request; the kernel is looked up or probed here."""
+        """Return a function that makes a request of a launch and its name, for one kernel."""
         kernel = chosen.kernel
         signature = kernel.signature
         assert signature is not None, "the reader refuses such kernels"
@@ -288,7 +288,7 @@ class Model:
             local_size = _sizes("local_size", launch.local_size)
             check_sizes(kernel.name, signature, global_size, local_size, record)
             given = read_arguments(signature, {} if launch.args is None else launch.args)
-            if known is None:  # only now: a probe takes seconds, and the launch may be wrong
+            if known is None:  # after the checks: a probe takes seconds
                 known = self._find_out(kernel)
             return PredictRequest(
                 kernel=kernel.name,
@@ -311,7 +311,7 @@ class Model:
 
     def _find_out(self, kernel: Kernel) -> Known:
         assert kernel.signature is not None, "the reader refuses such kernels"
-        # Also where every buffer is given: one may be smaller than what the launch accesses.
+        # Needed even if every buffer is given, to warn of one that is too small.
         if any(one.kind.is_buffer for one in kernel.signature.arguments):
             return self._analyst.find_out(kernel)
         return Known(analysis=None, said="")
@@ -326,16 +326,19 @@ def _sizes(name: str, size: Size) -> tuple[int, ...]:
 
 
 def _only_run() -> tuple[Path, str]:
-    """Return the run to take where none is named, and a message about the choice."""
+    """Return the run to use if none is named, and a warning about this choice."""
     runs = known_runs()
     if len(runs) == 1:
         return runs[0], ""
     if runs:
         there = ", ".join(map(str, runs))
-        raise BadInput(f"--model is missing; runs here: {there}; llmperf brings {DEFAULT_MODEL}")
+        raise BadInput(
+            f"--model is missing: name one of the runs {there}, or {DEFAULT_MODEL}, which comes "
+            "with llmperf"
+        )
     shipped = shipped_run()
     if shipped is None:
         raise BadInput("--model is missing and runs/ has no model: make one with `llmperf train`")
     return shipped, (
-        f"no model is named and runs/ has none: {DEFAULT_MODEL}, which comes with llmperf, answers"
+        f"no model is named and runs/ has none: {DEFAULT_MODEL}, which comes with llmperf, is used"
     )

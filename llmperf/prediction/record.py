@@ -1,4 +1,4 @@
-"""A prediction as Python users get it: the JSON document, and a table for notebooks."""
+"""The prediction that Python users get: a JSON document with properties and a notebook table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SWEEP_HEAD = ("local size", "time", "low", "high")
 class Prediction(dict[str, Any]):
     """One prediction: a dictionary with the keys of ``llmperf predict --json``.
 
-    ``json.dumps`` takes it as it is. The properties are the keys that are asked for most.
+    ``json.dumps`` accepts it directly. The properties give the most used keys.
 
     >>> unsure = {"level": None, "low_ns": None, "high_ns": None}
     >>> one = Prediction(kernel="k", device="cpu", time_ns=1500.0, interval=unsure)
@@ -23,7 +23,7 @@ class Prediction(dict[str, Any]):
 
     @property
     def time_ns(self) -> float:
-        """Predicted median of warm launches, in nanoseconds of device time."""
+        """The predicted median of warm launches, in nanoseconds of device time."""
         return float(self["time_ns"])
 
     @property
@@ -36,12 +36,12 @@ class Prediction(dict[str, Any]):
 
     @property
     def local_size_best(self) -> tuple[int, ...]:
-        """The fastest predicted local size among those of sizes seen in training."""
+        """The local size with the shortest prediction, among sizes like those seen in training."""
         return tuple(self["local_size_best"])
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was taken for missing arguments, and why the time may be off."""
+        """The values used for missing arguments, and reasons why the time may be wrong."""
         return tuple(self["warnings"])
 
     def interval_text(self) -> str:
@@ -55,7 +55,7 @@ class Prediction(dict[str, Any]):
         )
 
     def _repr_html_(self) -> str:
-        """Return the view that a notebook shows."""
+        """Return the HTML that a notebook shows."""
         best = ",".join(map(str, self["local_size_best"]))
         rows = [
             ("time", time_text(self.time_ns)),
@@ -85,12 +85,12 @@ def sweep_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def time_text(nanoseconds: float) -> str:
-    """Return a time in the unit that suits it.
+    """Return a time as text in ns, µs, ms or s.
 
     >>> time_text(950), time_text(999.6), time_text(2.5e6)
     ('950 ns', '1 µs', '2.5 ms')
     """
-    nanoseconds = float(f"{nanoseconds:.3g}")  # first: what rounds to 1000 is 1 of the next unit
+    nanoseconds = float(f"{nanoseconds:.3g}")  # round first: 999.6 ns must become 1 µs
     for limit, factor, unit in ((1e3, 1, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
         if nanoseconds < limit:
             return f"{nanoseconds / factor:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""The kernel that a prediction is about: read from a path or a text, once, and checked."""
+"""Reading and checking of the kernel to predict, from a path or a text; results are cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEXT_NAME = "source text"
 
 
 def is_text(source: str | Path) -> bool:
-    """Whether ``source`` is OpenCL C itself and no path.
+    """Whether ``source`` is OpenCL C text and not a path.
 
     >>> is_text("kernel void f() {}"), is_text("kernels/saxpy.cl")
     (True, False)
@@ -28,22 +28,22 @@ def is_text(source: str | Path) -> bool:
 
 @dataclass(slots=True)
 class SourceReader:
-    """Reads sources and keeps what it has read, by content: an edited file is read again."""
+    """Reads sources and caches them by content, so that an edited file is read again."""
 
     _known: dict[tuple[SourceFile, ...], tuple[SourceKernel, ...]] = field(default_factory=dict)
 
     def kernel(
         self, source: str | Path, wanted: str | None, trained: Container[str] = ()
     ) -> SourceKernel:
-        """Return the kernel of a source that a user means.
+        """Return one kernel of a source.
 
         Args:
             source: a path, or OpenCL C text.
-            wanted: its name; may be left out where the source has one kernel.
-            trained: ids of kernels that ran on the model's device: its compiler takes them.
+            wanted: name of the kernel; None if the source has one kernel.
+            trained: ids of kernels that ran on the model's device; their parser errors are ignored.
 
         Raises:
-            BadInput: It cannot be read, has no such kernel, or a compiler would refuse it.
+            BadInput: The source cannot be read, lacks the kernel, or does not compile.
         """
         if not isinstance(source, str | os.PathLike):
             raise BadInput(f"source {source!r}: give the path of an OpenCL source, or its text")
@@ -56,7 +56,7 @@ class SourceReader:
             )
         if wanted is not None and wanted not in found:
             unread = [one.kernel.failure for one in found.values() if one.kernel.failure]
-            if unread:  # it stands for all that its file has
+            if unread:  # the file could not be parsed: show why
                 raise BadInput(f"{where}: {unread[0].detail}")
             raise BadInput(f"{where} has no kernel {wanted!r}: it has {', '.join(names)}")
         chosen = found[wanted if wanted is not None else names[0]]
@@ -78,7 +78,7 @@ class SourceReader:
             if files not in self._known:
                 found = read(Path(where), files)
                 if any(one.kernel.failure is not None for one in found):
-                    return found  # a busy machine may have been the reason
+                    return found  # not cached: a busy machine may have caused the failure
                 if len(self._known) >= _MAX_SOURCES:
                     self._known.pop(next(iter(self._known)))
                 self._known[files] = found
@@ -89,7 +89,7 @@ class SourceReader:
 
 def _checked(source: str | Path) -> Path:
     if not str(source).strip():
-        raise BadInput("the source is empty: give OpenCL C, or the path of a file of it")
+        raise BadInput("the source is empty: give OpenCL C text, or the path of an OpenCL C file")
     path = Path(source)
     if not path.is_file():
         there = "is not a regular file" if path.exists() else "No such file"
@@ -102,7 +102,7 @@ def _refusal(where: str, chosen: SourceKernel) -> str:
     text = "\n".join(_located(where, error) for error in chosen.errors[:_MOST_ERRORS])
     if len(chosen.errors) > _MOST_ERRORS:
         text += f"\n(and {len(chosen.errors) - _MOST_ERRORS} more)"
-    return f"{text}\nkernel {chosen.kernel.name} does not compile: mend the source"
+    return f"{text}\nkernel {chosen.kernel.name} does not compile: correct the source"
 
 
 def _located(where: str, error: str) -> str:

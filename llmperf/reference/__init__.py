@@ -1,1 +1,1 @@
-"""The pages of ``docs/reference``, written from the code that they describe: ``python -m llmperf.reference FOLDER``."""
+"""``python -m llmperf.reference FOLDER``: write the pages of ``docs/reference`` from the code."""

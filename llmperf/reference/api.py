@@ -1,6 +1,6 @@
 """The page ``docs/reference/api.md``: the Python API, from its signatures and docstrings.
 
-Owns which results and errors are listed, and the way from a Google docstring to Markdown.
+Owns the lists of results and errors, and the conversion of Google docstrings to Markdown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESULTS: tuple[type, ...] = (
     Launch,
     Prediction,
 )
-"""What the functions return, or call a function with."""
+"""Types that the functions return, take, or pass to a callback."""
 ERRORS = (
     "llmperf.exits.CommandError",
     "llmperf_common.config.ConfigError",
@@ -69,7 +69,7 @@ ERRORS = (
     "trainer.life.conductor.FirstProcessFailedError",
 )
 _OWN_CODE = ("CommandError", "FirstProcessFailedError")
-"""Whose exit code is an argument."""
+"""Errors whose exit code is an argument."""
 _ALIASES = {
     "SourcePath": collecting.SourcePath,
     "Size": model.Size,
@@ -83,8 +83,9 @@ _LINE_WIDTH = 100
 
 def api_page() -> Iterator[str]:
     """Yield the lines of the page."""
-    yield "`import llmperf` loads nothing heavy; each function loads what it needs. Results show as tables in notebooks."
-    yield "[The notebook](../tutorial/llmperf-in-a-notebook.ipynb) goes through them."
+    yield "`import llmperf` is fast: each function loads the libraries that it needs. Notebooks"
+    yield "show results as tables."
+    yield "[A notebook](../tutorial/llmperf-in-a-notebook.ipynb) shows all functions in use."
     yield ""
     yield "In signatures:"
     yield ""
@@ -107,7 +108,8 @@ def api_page() -> Iterator[str]:
     yield ""
     yield from _markdown(inspect.getdoc(LlmperfError) or "")
     yield ""
-    yield "Catch `llmperf.LlmperfError` for all of them. An error of the operating system, such as a full disk, is an `OSError`."
+    yield "To catch all of them, catch `llmperf.LlmperfError`. Errors of the operating system, such"
+    yield "as a full disk, are `OSError`s."
     yield ""
     yield "| class | exit code | meaning |"
     yield "|---|---|---|"
@@ -142,7 +144,7 @@ def _callable(name: str, function: Any) -> Iterator[str]:
 
 
 def _signature(name: str, function: Any) -> str:
-    """Return a call with annotations and defaults, on one line or one line a parameter."""
+    """Return a call with annotations and defaults, on one line or with one line per parameter."""
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.name != "self"]
     returns = _plain(str(signature.return_annotation))
@@ -163,7 +165,7 @@ def _plain(annotation: str) -> str:
 
 
 def _markdown(docstring: str) -> Iterator[str]:
-    """Turn a Google docstring into paragraphs and lists; examples are left out."""
+    """Yield a Google docstring as paragraphs and lists in Markdown, without its examples."""
     text = docstring.partition("\n>>>")[0].rstrip().replace("``", "`")
     is_list = False
     for line in text.splitlines():

@@ -17,22 +17,26 @@ from llmperf.exits import Exit
 from llmperf.reference.markdown import table
 
 EXIT_MEANINGS: dict[Exit, str] = {
-    Exit.DONE: "Done. Failed rows alone do not change it.",
-    Exit.USAGE: "Usage: an option, a config key, a combination that is not in this release, a missing extra, a folder of another run, or an `--out` that holds what the command did not write.",
-    Exit.BAD_INPUT: "Bad input: a corpus, dataset, run or kernel that cannot be used; `dataset verify` found a problem.",
-    Exit.NO_DEVICE: "No usable device, or the device can no longer be opened.",
-    Exit.TOO_MANY_FAILURES: "`collect` stopped because of more failed rows than `--max-failures`, or because no kernel could be built (none of that is recorded).",
-    Exit.INTERRUPTED: "Interrupted (Ctrl-C or SIGTERM). `collect` has saved what was finished; the same command resumes.",
+    Exit.DONE: "Done. Failed rows do not change this code.",
+    Exit.USAGE: "Usage: a wrong option or config key, a combination that this release lacks, a "
+    "missing extra, a folder of another run, or an `--out` that the command did not write.",
+    Exit.BAD_INPUT: "Bad input: a corpus, dataset, run or kernel cannot be used; or `dataset "
+    "verify` found a problem.",
+    Exit.NO_DEVICE: "No device is usable, or the device can no longer be opened.",
+    Exit.TOO_MANY_FAILURES: "`collect` stopped: more rows failed than `--max-failures`, or no "
+    "kernel could be built (then nothing is recorded).",
+    Exit.INTERRUPTED: "Interrupted (Ctrl-C or SIGTERM). `collect` has saved all finished tasks; "
+    "the same command resumes.",
 }
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Yield every command that does something, with its full name: ``llmperf dataset verify``."""
+    """Yield every command that is not a group, with its full name: ``llmperf dataset verify``."""
     yield from _leaves("llmperf", typer.main.get_command(app))
 
 
 def option_names(command: Any) -> list[str]:
-    """Return the option names of one command, ``--help`` left out, and its arguments in brackets."""
+    """Return the option names of a command without ``--help``, and its arguments in brackets."""
     names: list[str] = []
     for parameter in command.params:
         if parameter.param_type_name == "argument":
@@ -53,16 +57,17 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def cli_page() -> Iterator[str]:
     """Yield the lines of ``cli.md``."""
-    yield "Results go to stdout, everything else to stderr. `--json` prints one JSON document on stdout."
+    yield "Results go to stdout, everything else to stderr. `--json` prints one JSON document to"
+    yield "stdout."
     yield ""
     yield "## Options of every command"
     yield ""
-    yield "They stand before the command's name or behind it."
+    yield "These options may stand before or after the command's name."
     yield ""
     yield from table(("option", "meaning"), _shared_rows())
     yield ""
-    yield "`llmperf --install-completion` makes the current shell complete commands and options; `llmperf --show-completion`"
-    yield "prints the script that does so."
+    yield "`llmperf --install-completion` makes the current shell complete commands and options;"
+    yield "`llmperf --show-completion` prints the completion script."
     yield ""
     yield "## Exit codes"
     yield ""
@@ -82,7 +87,7 @@ def cli_page() -> Iterator[str]:
 def _shared_rows() -> Iterator[tuple[str, str]]:
     for option in SHARED:
         yield ", ".join(f"`{name}`" for name in option.opts), option.help
-    yield "`--help`, `-h`", "Show what the command does and its options."
+    yield "`--help`, `-h`", "Show the command's purpose and options."
 
 
 def _parameter_rows(command: Any) -> Iterator[tuple[str, str, str, str]]:
@@ -103,7 +108,7 @@ def _argument_name(parameter: Any) -> str:
 
 
 def _value_word(hint: Any) -> str:
-    """Say what an option takes, from the annotation of the function behind it."""
+    """Return the kind of an option's value, from the type annotation of its parameter."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         hint = next(one for one in typing.get_args(hint) if one is not type(None))
     if typing.get_origin(hint) is list:

@@ -21,24 +21,26 @@ from workers.config import CollectConfig
 
 def config_page() -> Iterator[str]:
     """Yield the lines of ``config.md``."""
-    yield "A tree is resolved in this order: defaults, preset (`--preset`), file (`--config`, TOML), options of the"
-    yield "command, `--set key=value`. Unknown keys and values out of range end with exit code 2."
-    yield "Files to begin with, every key in them with its default: [collect-example.toml](collect-example.toml),"
-    yield "[train-example.toml](train-example.toml)."
+    yield "Each source of values overrides those before it: defaults, preset (`--preset`), TOML"
+    yield "file (`--config`), options of the command, `--set key=value`. Unknown keys and values"
+    yield "out of range end with exit code 2. Example files contain every key with its default:"
+    yield "[collect-example.toml](collect-example.toml), [train-example.toml](train-example.toml)."
     yield ""
     yield "## `llmperf collect`"
     yield ""
-    yield "`plan.*` and `timing.*` enter the plan hash: another value is another dataset. The other sections"
-    yield "may change between two starts of the same run."
+    yield "`plan.*` and `timing.*` are part of the plan hash: another value needs a new dataset."
+    yield "The values of other sections may change when a run is resumed."
     yield ""
     yield from table(("key", "default", "allowed", "meaning"), _keys(CollectConfig))
     yield ""
-    yield "With `--cluster` also these; none of them enters the plan hash. An entry of `cluster.pools` has:"
+    yield "With `--cluster` there are more keys; none of them is part of the plan hash. An entry of"
+    yield "`cluster.pools` has:"
     yield ""
     for name, field in NodePool.model_fields.items():
         yield f"- `{name}`: {field.description}"
     yield ""
-    yield 'For example `--set \'cluster.pools=[{labels={pool="a"}}, {labels={pool="b"}, device="cpu"}]\'`.'
+    pools = '{labels={pool="a"}}, {labels={pool="b"}, device="cpu"}'
+    yield f"For example `--set 'cluster.pools=[{pools}]'`."
     yield ""
     yield from table(
         ("key", "default", "allowed", "meaning"), _keys(ClusterConfig, prefix="cluster.")
@@ -64,10 +66,11 @@ def _keys(node: type[Node], prefix: str = "") -> Iterator[tuple[str, str, str, s
 
 
 def example(command: str, root: type[Node], more: Iterable[str] = ()) -> str:
-    """Return a config file of all keys, each a comment with its default: nothing changes until one is uncommented."""
+    """Return a config file of all keys with their defaults, all commented out."""
     lines = [
-        f"# All keys of `llmperf {command} --config FILE` with their defaults. Uncomment what you change.",
-        "# Written by `make docs` from the code: copy it before you edit it.",
+        f"# All keys of `llmperf {command} --config FILE` with their defaults. Uncomment the keys "
+        "to change.",
+        "# Written by `make docs` from the code: copy this file before you edit it.",
     ]
     return "\n".join([*lines, *_example_keys(root), *more]) + "\n"
 
@@ -90,7 +93,8 @@ def example_of_cluster() -> Iterator[str]:
     """Yield the lines of the ``[cluster]`` section of an example file."""
     yield from (
         "",
-        "# Only with `--cluster`; without it [cluster] is refused, so its line is a comment, too.",
+        "# Only with `--cluster`: without it the section is refused, so its head is a comment, "
+        "too.",
     )
     yield from ("", "#[cluster]")
     yield from _example_keys(ClusterConfig)

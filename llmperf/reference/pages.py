@@ -1,8 +1,8 @@
-"""``python -m llmperf.reference FOLDER``: the reference pages, written from the code they describe.
+"""``python -m llmperf.reference FOLDER``: write the reference pages from the code.
 
-Owns the form of ``docs/reference/*.md``. Owns no fact: options come from the command tree, columns from the
-Arrow schemas, codes and keys from their tables, so a page that is stale fails a test. The only sentences kept
-here are those that the code has as comments (what an exit code or a retry rule means).
+Owns the form of ``docs/reference/*.md``, but no facts: options come from the command tree, columns
+from the Arrow schemas, codes and keys from their tables. A test fails when a page is outdated. This
+module holds only sentences that the code has nowhere as data (the meaning of a retry rule).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from workers.config import CollectConfig
 RETRY_MEANINGS: dict[Retry, str] = {
     Retry.NEVER: "No retry: the same input fails again.",
     Retry.ONCE_IN_FRESH_CHILD: "One more try in a new child process, before the row is committed.",
-    Retry.ANOTHER_WORKER: "The lease runs out and another worker takes the task.",
+    Retry.ANOTHER_WORKER: "The lease expires and another worker takes the task.",
 }
 
 
 def render() -> dict[str, str]:
-    """Return the text of every page by file name; equal on every machine.
+    """Return the text of every page by file name; the same on every machine.
 
-    >>> sorted(render())
-    ['api.md', 'cli.md', 'collect-example.toml', 'config.md', 'events.md', 'failure-codes.md', 'metrics.md', 'schema.md', 'train-example.toml']
+    >>> sorted(render())[:5]
+    ['api.md', 'cli.md', 'collect-example.toml', 'config.md', 'events.md']
     """
     return {
         "api.md": page("Python API", api_page()),
@@ -50,10 +50,10 @@ def render() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the pages into the folder that is the only argument.
+    """Write the pages into the folder given as the only argument.
 
     Raises:
-        CommandError: There is not exactly one argument.
+        CommandError: The number of arguments is not one.
     """
     if len(arguments) != 1:
         raise CommandError(Exit.USAGE, "usage: python -m llmperf.reference FOLDER")
@@ -65,8 +65,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _failures() -> Iterator[str]:
-    yield "A failure is a row: `samples.status` holds its code, `samples.failure_detail` the evidence (at most"
-    yield "8 KB, head and tail kept). Retries happen before a row is committed; a committed row is final."
+    yield "A failure is a row: `samples.status` holds its code, `samples.failure_detail` the"
+    yield "evidence (head and tail of it, at most 8 KB). Retries happen before a row is committed;"
+    yield "a committed row is final."
     yield ""
     yield from table(
         ("code", "meaning", "retry rule"),
@@ -78,8 +79,9 @@ def _failures() -> Iterator[str]:
 
 
 def _events() -> Iterator[str]:
-    yield "`DIR/events/` (for a dataset in S3: `events/` in the state folder of each host) has a file of JSON lines for each process that"
-    yield "has collected. It is for people and tools that ask why; the dataset never depends on it. Warnings that a process logs are among its lines, so one `grep` finds them."
+    yield "`DIR/events/` (for a dataset in S3: `events/` in the state folder of each host) has one"
+    yield "file of JSON lines per collecting process. The log explains how results came about; the"
+    yield "dataset never depends on it. It includes the warnings that a process logs."
     yield ""
     yield from table(
         ("on every line", "meaning"), ((f"`{name}`", text) for name, text in ON_EVERY_LINE)
@@ -92,10 +94,12 @@ def _events() -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    yield "With `--cluster`, through the metrics agent of each Ray node: Prometheus scrapes `MetricsExportPort` of each node"
-    yield "(`ray start --metrics-export-port`). Ray puts `ray_` before each name and `_total` after those of counters:"
-    yield "`ray_llmperf_samples_total`. Values come every 2 s from a worker, every 10 s from Ray."
-    yield "The agent asks for no password: it listens on the network of its node; on loopback alone where the command starts Ray itself."
+    yield "With `--cluster`, the metrics agent of each Ray node exports these metrics: Prometheus"
+    yield "scrapes `MetricsExportPort` of each node (`ray start --metrics-export-port`). Ray adds"
+    yield "the prefix `ray_` to each name and the suffix `_total` to counters:"
+    yield "`ray_llmperf_samples_total`. Workers send values every 2 s, Ray exports them every 10 s."
+    yield "The agent requires no password. It listens on its node's network, or on loopback only if"
+    yield "the command starts Ray itself."
     yield ""
     yield f"Tags of all: {listed(TAGS)} (Ray adds its own)."
     yield ""

@@ -14,34 +14,37 @@ from llmperf_common.schemas import SCHEMA_VERSION, TABLES
 from trainer.evaluation.scoring import PREDICTIONS
 
 _TABLE_TITLES = {
-    "samples": "One row a launch config, timed or failed. Failed rows have null times.",
-    "kernels": "One row a task (a kernel on a device class), committed together with its samples.",
-    "devices": "One row a device.",
+    "samples": "One row per launch config, timed or failed. Failed rows have null times.",
+    "kernels": "One row per task (a kernel on a device class), committed with its samples.",
+    "devices": "One row per device.",
 }
 
 
 _MANIFEST_FIELDS = (
-    ("`schema_version`, `version`", "Of this table of fields and columns; of the dataset, as in the file's name."),
-    ("`plan_hash`, `epoch`", "Of the run; of the ledger whose collector has published it. An epoch never falls."),
-    ("`published_s`", "Seconds since 1970; not in versions below 5."),
-    ("`tasks`, `rows`", "With results; by table. Of the whole list."),
-    ("`earlier`", "Versions before it that are still there: [version, published_s]. Not in versions below 5."),
-    ("`dropped`", "Shards that `llmperf dataset repair` has taken out. Not in versions below 5."),
-    ("`replaces`", "By the name of each compacted shard the names that it stands for; those of segments count, too."),
-    ("`segments`", "Files with the first part of the list: name, bytes, sha256, shards (how many). Each is one JSON object with `shards` and `replaces`. Not in versions below 5: there all is in the manifest."),
-    ("`shards`", "The newest part of the list: name, rows, bytes, sha256, tasks."),
+    ("`schema_version`, `version`", "Version of this schema; version of the dataset, the number in the file's name."),
+    ("`plan_hash`, `epoch`", "Plan hash of the run; epoch of the ledger whose collector published this manifest (it never decreases)."),
+    ("`published_s`", "Time of publication, seconds since 1970; not in schema versions below 5."),
+    ("`tasks`, `rows`", "Number of tasks with results; number of rows by table. Over all shards."),
+    ("`earlier`", "Earlier manifests that still exist: [version, published_s]. Not in schema versions below 5."),
+    ("`dropped`", "Shards that `llmperf dataset repair` has removed. Not in schema versions below 5."),
+    ("`replaces`", "Name of each compacted shard to the names of the shards that it replaces; segments have more."),
+    ("`segments`", "Files with the first part of the list of shards: name, bytes, sha256, number of shards. Each is one JSON object with `shards` and `replaces`. Not in schema versions below 5, where the manifest holds the whole list."),
+    ("`shards`", "The last part of the list of shards: name, rows, bytes, sha256, tasks."),
 )  # fmt: skip
 
 
 def schema_page() -> Iterator[str]:
     """Yield the lines of ``schema.md``."""
-    yield f"Schema version {SCHEMA_VERSION}. A dataset is three tables of Parquet shards; the highest"
-    yield "`manifest-*.json` lists the shards that count. Later versions only add nullable columns."
+    yield f"Schema version {SCHEMA_VERSION}. A dataset has three tables, stored in Parquet shards."
+    yield "The `manifest-*.json` with the highest number lists the valid shards. Later versions"
+    yield "only add nullable columns."
     yield ""
     yield "## `manifest-*.json`"
     yield ""
-    yield "One JSON object. The list of shards is that of its `segments`, in their order, and then its own `shards`;"
-    yield "`llmperf_common.store.manifests.manifest.latest_manifest(open_filesystem(DIR)).shards` is the whole list."
+    yield "One JSON object. The list of shards consists of the lists in its `segments`, in order,"
+    yield "followed by its own `shards`."
+    yield "In Python `latest_manifest(open_filesystem(DIR)).shards` (from"
+    yield "`llmperf_common.store.manifests.manifest`) is the whole list."
     yield ""
     yield from table(("field", "meaning"), _MANIFEST_FIELDS)
     for name, schema in TABLES.items():
@@ -66,8 +69,8 @@ def schema_page() -> Iterator[str]:
     yield ""
     yield "## `predictions.parquet`"
     yield ""
-    yield "Written by `llmperf train` and `llmperf evaluate`: one row a model and sample. The interval is null"
-    yield "where a model gives none."
+    yield "Written by `llmperf train` and `llmperf evaluate`: one row per model and sample. The"
+    yield "interval is null if the model gives none."
     yield ""
     yield from _columns(PREDICTIONS, with_meaning=False)
 

@@ -1,7 +1,8 @@
-"""Which kernels are near duplicates of each other, and the family id that says so.
+"""Families: groups of near-duplicate kernels, and the family id of each kernel.
 
-Owns the candidate search (MinHash LSH), the exact check (Jaccard) and the components. The normal form is in
-``tokens.py`` and ``shingles.py``. Does not own what families are used for: ``splits.py`` keeps one on one side.
+Owns the candidate search (MinHash LSH), the exact check (Jaccard) and the connected components.
+``tokens.py`` and ``shingles.py`` own the normal form of a source; ``splits.py`` keeps each family
+in one part of a split.
 """
 
 from __future__ import annotations
@@ -14,30 +15,31 @@ import numpy as np
 from llmperf_common.families.shingles import NUM_VIEWS, Hashes, Views, digest, jaccard, views_of
 
 MIN_JACCARD = 0.85
-"""Share of common shingles, in one of their views, from which two sources are one family."""
+"""Jaccard similarity, in either view, from which two sources belong to one family."""
 _LSH_BANDS, _LSH_ROWS = 18, 7
-"""A pair is a candidate if one of the bands agrees in all its rows: at MIN_JACCARD 999 of 1,000 pairs are, at an
-overlap of a half 13 of 100. datasketch's own choice for a threshold of 75 % missed every tenth pair, and a candidate
-missed is a duplicate across a split."""
+"""A pair is a candidate if all rows of one band agree. That finds 999 of 1,000 pairs at MIN_JACCARD
+and 13 of 100 at a similarity of 0.5. datasketch's own choice for a threshold of 75 % missed one
+pair in ten, and every missed pair may put duplicates on both sides of a split."""
 _NUM_PERMUTATIONS = _LSH_BANDS * _LSH_ROWS
 _SHINGLES_AT_ONCE = 4096
-"""Shingles hashed at once: MinHash takes 1 KB for each."""
+"""Shingles hashed at once. MinHash takes 1 KB of memory for each."""
 MAX_SOURCE_CHARS = 2**20
-"""Characters above which a source is similar only to an equal one. Tokens are made in the process
-that builds the corpus, and no hand-written kernel is as long."""
+"""Characters above which a source is compared for equality only. The process that builds the corpus
+tokenises sources itself, so their length must be bounded; no hand-written kernel is as long."""
 _MINHASH_SEED = 1
 _MAX_ALL_PAIRS = 300
-"""Different sources up to which every pair is compared: faster than loading datasketch."""
+"""Number of different sources up to which all pairs are compared: faster than loading
+datasketch."""
 
 
 def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
     """Return the family of each kernel: the smallest kernel_id of its near-duplicate component.
 
-    Kernels of one source text are one family. The result depends on the set of kernels only, not on their
-    order; adding kernels can merge families, so it is recomputed whenever sets are merged or split.
+    Kernels of one source text are one family. The result depends on the set of kernels, not on
+    their order. More kernels can merge families: recompute them when sets are merged or split.
 
     Args:
-        kernels: (kernel_id, source, name); the name is not looked at. A kernel without a source is a
+        kernels: (kernel_id, source, name); name is ignored. A kernel without source is a
             family of its own.
 
     Returns:
@@ -57,7 +59,8 @@ def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
             key = by_text.setdefault(source, digest(views))
             if key not in members:
                 distinct.append(views)
-        # Kernels come by id, so the first member of each list is its smallest, and the lists are in order.
+        # Kernels are sorted by id: the first member of each list is its smallest, lists are in
+        # order.
         members.setdefault(key, []).append(kernel_id)
     parents = _components(distinct)
     groups = list(members.values())
@@ -76,7 +79,7 @@ def family_sizes(families: Mapping[str, str]) -> dict[str, int]:
 
 
 def compared_views(source: str) -> Views:
-    """Return what a source is compared by: its token runs, or one hash of a source that is too long to tokenise."""
+    """Return a source's token runs in both views; one hash where it is too long to tokenise."""
     if len(source) <= MAX_SOURCE_CHARS:
         return views_of(source)
     text = hashlib.blake2b(source.encode("utf-8", "replace"), digest_size=8).digest()
@@ -85,13 +88,13 @@ def compared_views(source: str) -> Views:
 
 
 def _components(distinct: Sequence[Views]) -> list[int]:
-    """Return the parents of a forest whose trees are the near-duplicate components; a root is the lowest index."""
+    """Return a union-find forest whose trees are the components; the root is the lowest index."""
     parents = list(range(len(distinct)))
     for view in range(NUM_VIEWS):
         sets = [views[view] for views in distinct]
         candidates = _all_pairs if len(sets) <= _MAX_ALL_PAIRS else _sketched_pairs
         for first, second in candidates(sets):
-            # In a large family most pairs are joined by others already.
+            # In a large family other pairs have already joined most pairs: skip their comparison.
             joined = _find(parents, first) == _find(parents, second)
             if not joined and jaccard(sets[first], sets[second]) >= MIN_JACCARD:
                 _unite(parents, first, second)
@@ -107,7 +110,7 @@ def _sketched_pairs(sets: Sequence[Hashes]) -> Iterable[tuple[int, int]]:
     for position, one in enumerate(sets):
         sketch = model.copy()
         for start in range(0, len(one), _SHINGLES_AT_ONCE):
-            # The shingles are hashes already; MinHash wants 32 bits.
+            # The shingles are hashes already; MinHash takes 32 bits.
             sketch.update_batch((one[start : start + _SHINGLES_AT_ONCE] >> 32).tolist())
         for candidate in index.query(sketch):
             yield candidate, position
@@ -117,7 +120,7 @@ def _sketched_pairs(sets: Sequence[Hashes]) -> Iterable[tuple[int, int]]:
 def _all_pairs(sets: Sequence[Hashes]) -> Iterable[tuple[int, int]]:
     for second, one in enumerate(sets):
         for first in range(second):
-            # The sizes alone bound the overlap.
+            # Sets of very different sizes cannot reach the threshold.
             few, many = sorted((len(sets[first]), len(one)))
             if few >= MIN_JACCARD * many:
                 yield first, second

@@ -1,9 +1,9 @@
-"""A source as sets of hashed token runs, whose overlap says how alike two sources are.
+"""A source as two sets of hashed token runs (shingles), whose overlap measures similarity.
 
-Owns the two views of a source and their overlap. In the first view names are numbered over the whole source, in
-the second within each run only: a line put in shifts all later numbers of the first and few runs of the second; a
-small kernel keeps more of itself in the first. A run is kept as 64 bits: among ten million runs two differing ones
-share a hash with a chance below 1e-5.
+Owns the two views of a source and their overlap. The first view numbers names over the whole
+source, the second within each run only. An inserted line shifts all later numbers of the first view
+but few runs of the second; small kernels are compared better in the first. A run is a 64-bit hash:
+among ten million runs the chance of a collision is below 1e-5.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NO_NAME = -1
 _NAME_WORD = 0
 
 Hashes = NDArray[np.uint64]
-"""Sorted, each once."""
+"""Sorted, without repetition."""
 Views = tuple[Hashes, Hashes]
 
 
 def views_of(source: str) -> Views:
-    """Return the runs of SHINGLE_TOKENS tokens of both views; short sources are one run.
+    """Return the hashed runs of SHINGLE_TOKENS tokens in both views; a short source is one run.
 
     >>> alike = views_of("x[i] = y[i];"), views_of("out[gid] = in[gid];")
     >>> [jaccard(a, b) for a, b in zip(*alike)]
@@ -42,14 +42,14 @@ def views_of(source: str) -> Views:
         is_name = numbers[part] != _NO_NAME
         factor = _FACTORS[place]
         over_all += factor * np.where(is_name, _mixed(numbers[part]), words[part])
-        # A name seen before in this run is known by how far back; another is only "a name".
+        # A name seen before in this run is encoded by its distance, any other one as "a name".
         back = np.where(gaps[part] <= place, gaps[part], 0)
         within += factor * np.where(is_name, _mixed(back), words[part])
     return np.unique(_mixed(over_all)), np.unique(_mixed(within))
 
 
 def jaccard(first: Hashes, second: Hashes) -> float:
-    """Return the size of the intersection over that of the union; two empty sets are equal.
+    """Return size of the intersection ÷ size of the union; 1.0 for two empty sets.
 
     >>> jaccard(np.array([1, 2], np.uint64), np.array([2, 3], np.uint64))
     0.3333333333333333
@@ -60,7 +60,7 @@ def jaccard(first: Hashes, second: Hashes) -> float:
 
 
 def digest(views: Views) -> bytes:
-    """Return a key that is equal exactly for sources with equal views."""
+    """Return a key that two sources share if and only if their views are equal."""
     found = hashlib.blake2b(digest_size=16)
     for view in views:
         found.update(len(view).to_bytes(8, "little"))
@@ -69,7 +69,7 @@ def digest(views: Views) -> bytes:
 
 
 def _encoded(source: str) -> tuple[Hashes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each token: its hash; the number of a name, by first appearance; how far back it stood."""
+    """Return for each token its hash, and for names number and distance to the last occurrence."""
     words: list[int] = []
     numbers: list[int] = []
     gaps: list[int] = []
@@ -90,7 +90,7 @@ def _encoded(source: str) -> tuple[Hashes, NDArray[np.int64], NDArray[np.int64]]
 
 @lru_cache(maxsize=1 << 17)
 def _word(token: str) -> int:
-    """Return the hash of what a token means in every source; ``_NAME_WORD`` for a chosen name."""
+    """Return the hash of a token's meaning; ``_NAME_WORD`` for a name that the author chose."""
     first = token[0]
     if first.isdigit() or (first == "." and token[1:2].isdigit()):
         meaning = number_class(token)
@@ -114,5 +114,5 @@ def _mixed(values: NDArray[np.int64] | Hashes) -> Hashes:
 
 
 _FACTORS = _mixed(np.arange(SHINGLE_TOKENS, dtype=np.uint64)) | np.uint64(1)
-"""One factor for each position in a run, so that the order of tokens counts; odd, so that
-multiplying loses nothing."""
+"""One factor for each position in a run, so that the order of tokens counts. Factors are odd, which
+makes the multiplication reversible."""

@@ -1,8 +1,9 @@
-"""The token runs of many sources, so small that a trained run can keep them and compare a new source exactly.
+"""The token runs of many sources, compact enough that a trained run can store them.
 
-Owns the form that is kept: per view (``shingles.py``) the different runs as 32-bit hashes, and for each source which of
-them it has. The sources themselves are not kept and cannot be read back: names are numbered, numbers are classes, and
-a hash has no way back. 6,291 kernels of public repositories take 4 MB, a quarter of their text.
+With them a new source is compared exactly with all training sources. Owns the stored form: for each
+view (``shingles.py``) the different runs as 32-bit hashes, and for each source the runs that it
+has. Sources cannot be recovered: names are numbered, numbers become classes, and runs are hashed.
+6,291 kernels of public repositories take 4 MB, a quarter of their text.
 
 Does not own what counts as a near duplicate (``families.py``: ``MIN_JACCARD``).
 """
@@ -27,7 +28,8 @@ Floats = npt.NDArray[np.float64]
 Short = npt.NDArray[np.uint32]
 
 _KEPT_BITS = np.uint64(32)
-"""Of the 64 of a hash. Among 400,000 different runs about 20 pairs then coincide: one run of one pair of sources."""
+"""Bits kept of each 64-bit hash. Among 400,000 different runs about 20 pairs then collide, each of
+which changes one run of one pair of sources."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class _View:
     """One view of n sources.
 
     Attributes:
-        hashes: the different runs, shape (r,), by first appearance.
-        members: for each source the positions in ``hashes`` of its runs, ascending, all in one, shape (m,).
-        starts: where each source begins in ``members``, shape (n + 1,).
+        hashes: the different runs in the order of their first appearance, shape (r,).
+        members: positions in ``hashes`` of each source's runs, ascending; sources joined: (m,).
+        starts: the start of each source in ``members``, shape (n + 1,).
     """
 
     hashes: Short
@@ -46,7 +48,7 @@ class _View:
 
     @cached_property
     def _by_hash(self) -> tuple[Short, Ints, Ints, Ints]:
-        """Sorted hashes, their positions, and for each position the sources that have it (as starts and owners)."""
+        """Return sorted hashes, their positions, and each position's sources (starts, owners)."""
         order = np.argsort(self.hashes)
         owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
         by_run = np.argsort(self.members, kind="stable")
@@ -54,7 +56,7 @@ class _View:
         return self.hashes[order], order, np.concatenate([[0], np.cumsum(counts)]), owner[by_run]
 
     def overlaps(self, wanted: Short) -> Floats:
-        """Return the Jaccard similarity of ``wanted`` (sorted, each once) to each source, shape (n,)."""
+        """Return the Jaccard similarity of ``wanted`` (sorted, unique) to each source: (n,)."""
         ordered, positions, first, owners = self._by_hash
         place = np.minimum(np.searchsorted(ordered, wanted), max(0, len(ordered) - 1))
         found = positions[place[ordered[place] == wanted]] if len(ordered) else positions
@@ -69,7 +71,7 @@ class SourceSets:
     """The runs of n sources in both views."""
 
     def __init__(self, views: tuple[_View, ...]) -> None:
-        """Keep what ``of_sources`` or ``of_table`` made."""
+        """Keep the views that ``of_sources`` or ``of_table`` made."""
         self._views = views
 
     def __len__(self) -> int:
@@ -77,21 +79,21 @@ class SourceSets:
 
     @classmethod
     def of_sources(cls, sources: Sequence[str]) -> SourceSets:
-        """Take the runs of ``sources``, in their order; 2 ms a kernel."""
+        """Make the runs of ``sources``, in their order; takes 2 ms per kernel."""
         sets = [short_views(source) for source in sources]
         return cls(tuple(_view([one[view] for one in sets]) for view in range(NUM_VIEWS)))
 
     def overlaps(self, source: str) -> Floats:
-        """Return how alike ``source`` is to each of the n: the larger Jaccard similarity of both views, shape (n,)."""
+        """Return the larger Jaccard similarity of both views to each source, shape (n,)."""
         wanted = short_views(source)
         each = [view.overlaps(one) for view, one in zip(self._views, wanted, strict=True)]
         return np.asarray(np.max(each, axis=0), dtype=np.float64)
 
     def table(self) -> pa.Table:
-        """Return what ``of_table`` reads: a row a source, of integers that compress well.
+        """Return a table for ``of_table``: one row per source, of integers that compress well.
 
-        ``runs_V``: which runs the source has in view V, as gaps between their numbers; ``new_V``: the hashes of the
-        runs that no source before it has, whose numbers follow on.
+        ``runs_V``: the numbers of the source's runs in view V, as differences. ``new_V``: the
+        hashes of the runs that no earlier source has; they get the next free numbers.
         """
         columns: dict[str, pa.Array] = {}
         for name, view in enumerate(self._views):
@@ -108,10 +110,10 @@ class SourceSets:
 
     @classmethod
     def of_table(cls, table: pa.Table) -> SourceSets:
-        """Read the columns that ``table`` gave.
+        """Read the columns that ``table`` has written.
 
         Raises:
-            ValueError: A column is missing or does not go with the others.
+            ValueError: A column is missing or contradicts the others.
         """
         try:
             return cls(tuple(_read_view(table, name) for name in range(NUM_VIEWS)))
@@ -121,7 +123,7 @@ class SourceSets:
 
 @lru_cache(maxsize=1 << 14)
 def short_views(source: str) -> tuple[Short, ...]:
-    """Return the runs of one source in each view, 32 bits each, sorted, each once. Kept: several ask for the same."""
+    """Return the 32-bit runs of one source in each view, sorted, without repetition; cached."""
     return tuple(
         np.unique((view >> _KEPT_BITS).astype(np.uint32)) for view in compared_views(source)
     )
@@ -131,7 +133,7 @@ def _view(sets: Sequence[Short]) -> _View:
     starts = np.concatenate([[0], np.cumsum([len(one) for one in sets], dtype=np.int64)])
     joined = np.concatenate([*sets, np.zeros(0, np.uint32)])
     distinct, first, inverse = np.unique(joined, return_index=True, return_inverse=True)
-    # By first appearance: runs that stand together in a source get neighbouring numbers, and small gaps.
+    # Numbered by first appearance: neighbouring runs of a source get close numbers, so small gaps.
     order = np.argsort(first)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -155,9 +157,9 @@ def _read_view(table: pa.Table, name: int) -> _View:
     hashes = table.column(f"new_{name}").combine_chunks().flatten().cast(pa.uint32())
     starts = np.concatenate([[0], np.cumsum(sizes)])
     total = np.cumsum(gaps)
-    # Each source starts anew: take off what the sources before it have summed up to.
+    # The sum runs over all sources: subtract its value before each source.
     before = np.concatenate([[0], total])[starts[:-1]]
     members = total - np.repeat(before, sizes)
     if len(members) and not (members.min() >= 0 and members.max() < len(hashes)):
-        raise ValueError(f"source sets: view {name} names runs that it does not hold")
+        raise ValueError(f"source sets: view {name} refers to runs that the table does not hold")
     return _View(hashes=hashes.to_numpy(zero_copy_only=False), members=members, starts=starts)

@@ -1,8 +1,8 @@
-"""The tokens of an OpenCL C source, and which of them its author chose.
+"""The tokens of an OpenCL C source, and which of them are names that its author chose.
 
-Owns what counts as a comment, a text, a token, a name and a class of numbers. Used to compare sources
-(``shingles.py``), to count (``workers/source/static_features.py``) and to look at code without its comments; imports nothing,
-since parsing children load it.
+Owns what counts as a comment, a string, a token, a name and a class of numbers. Used to compare
+sources (``shingles.py``), to count features (``workers/source/static_features.py``) and to read
+code without comments. Imports no other module, because parsing child processes load it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 
 _COMMENT = r"//(?:\\\r?\n|[^\n])*+|/\*.*?(?:\*/|\Z)"
 _TEXT = r"""\"(?:\\(?:\r?\n|.)|[^\"\\\n])*+\"?|'(?:\\(?:\r?\n|.)|[^'\\\n])*+'?"""
-"""One that is not closed reaches to the end of its line, as in a compiler; to look for its end again at each of its
-characters would take the square of its length."""
+"""A string without a closing quote ends at the end of its line, as in a compiler. The possessive
+``*+`` avoids backtracking, which would take time quadratic in the length of such a string."""
 COMMENT_OR_TEXT = f"{_COMMENT}|{_TEXT}"
-"""To be compiled with ``re.DOTALL``."""
+"""A pattern to compile with ``re.DOTALL``."""
 _COMMENT_OR_TEXT = re.compile(COMMENT_OR_TEXT, re.DOTALL)
 _TOKEN = re.compile(
     rf"""
@@ -67,7 +67,7 @@ _FLOAT_NUMBER = re.compile(r"(?i)(?!0x)(?:[\d.]*\.[\d.]*|\d+e[+-]?\d+)|0x[\da-f.
 
 
 def without_comments(source: str) -> str:
-    r"""Return a source with each comment as a blank; lines keep their numbers.
+    r"""Return a source with each comment replaced by a space; line numbers stay the same.
 
     >>> without_comments("a/* 1\n2 */b // c\n'//'")
     "a \nb  \n'//'"
@@ -78,7 +78,7 @@ def without_comments(source: str) -> str:
 
 
 def without_texts(source: str) -> str:
-    r"""Return a source with each comment and each text as a blank; lines keep their numbers.
+    r"""Return a source with comments and strings replaced by spaces; line numbers stay the same.
 
     >>> without_texts("f(\"a kernel\"); // kernel")
     'f( );  '
@@ -91,7 +91,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def tokenize(source: str) -> list[str]:
-    """Return the tokens of a source: comments and white space left out, everything else as written.
+    """Return the tokens of a source as written, without comments and white space.
 
     >>> tokenize("a[i] += 2.0f; // more")
     ['a', '[', 'i', ']', '+=', '2.0f', ';']
@@ -101,12 +101,12 @@ def tokenize(source: str) -> list[str]:
 
 
 def is_builtin(word: str) -> bool:
-    """Whether ``word`` means the same in every OpenCL C source."""
+    """Whether ``word`` is a keyword or built-in: it means the same in every OpenCL C source."""
     return word in _KEYWORDS or word in _BUILTINS or _BUILTIN_SHAPES.fullmatch(word) is not None
 
 
 def number_class(token: str) -> str:
-    """Return what a number is to a copy of the source: ``0``, ``1``, ``int`` or ``float``."""
+    """Return the class of a number literal: ``0``, ``1``, ``int`` or ``float``."""
     if token in {"0", "1"}:
         return token
     return "float" if _FLOAT_NUMBER.match(token) else "int"

@@ -1,7 +1,7 @@
-"""Whether a kernel does anything on the inputs that it was given.
+"""Whether a kernel does any work on the inputs that it was given.
 
-Owns the rule, over what is known of its ok rows: the counted work, else whether its output changed. A kernel is not left
-out of a dataset for it; who fits models may leave it out.
+Owns the rule, which uses a kernel's ok rows: their counted work or, without it, whether their
+output changed. Idle kernels stay in the dataset; training leaves them out by default.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from enum import StrEnum
 from llmperf_common.features.work import Work
 
 FEW_SHARE = 0.1
-"""Share of the work-items: where fewer store anything, most of the others have left behind a
-guard."""
+"""Share of the work-items. If at most this share stores anything, most other work-items have
+probably returned at a guard such as ``if (i >= n) return``."""
 _UNEVEN_SPREAD = 0.5
 _UNEVEN_PEAK = 3.0
-"""Of reductions, too, one work-item in hundreds stores; but there all do much the same before: those of kernels/ have a spread of
-at most 0.35 and a peak of at most 2.1."""
+"""Lower limits of ``item_spread`` and ``warp_peak`` for idle work-items. In a reduction, too, only
+one of hundreds of work-items stores, but all do similar work before: the reductions in kernels/
+have a spread of at most 0.35 and a peak of at most 2.1."""
 
 
 class Activity(StrEnum):
-    """What a kernel's launches do on their inputs."""
+    """How many work-items of a kernel's launches do work on their inputs."""
 
     ACTIVE = "active"
-    """At least half of its counted launches are neither of the following."""
+    """Neither of the following holds for at least half of the counted launches."""
     FEW_ITEMS = "few_items"
-    """At most a tenth of the work-items store anything, and the others do far less than these."""
+    """At most a tenth of the work-items store anything, and the others do far less work."""
     NOTHING = "nothing"
-    """No work-item of any counted launch stores anything; or none was counted, and no launch that was checked changed its output."""
+    """No work-item of a counted launch stores anything; uncounted: no checked output changed."""
 
 
 def activity_of_launch(num_items: int, work: Work) -> Activity:
-    """Return the activity of one counted launch with this number of work-items."""
+    """Return the activity of one counted launch with ``num_items`` work-items."""
     if work.active_items == 0:
         return Activity.NOTHING
     is_uneven = work.item_spread >= _UNEVEN_SPREAD or work.warp_peak >= _UNEVEN_PEAK
@@ -45,10 +46,11 @@ def activity_of_launch(num_items: int, work: Work) -> Activity:
 def activity_of_kernel(
     launches: Iterable[tuple[int, Work | None, bool | None]],
 ) -> Activity | None:
-    """Return what a kernel does, None where that is not known.
+    """Return a kernel's activity; None where nothing is known.
 
     Args:
-        launches: of its ok rows, work-items, work where it was counted, and whether the output changed where that was checked.
+        launches: for each ok row: number of work-items, work (None: not counted), and whether the
+            output changed (None: not checked).
     """
     counted: Counter[Activity] = Counter()
     changed: set[bool] = set()

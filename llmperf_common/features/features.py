@@ -1,13 +1,14 @@
 """The feature vector of one launch: source, launch config and device as one fixed row of numbers.
 
-Owns the names, their order and how static features combine with the launch. Static features come from
-``workers/source/static_features.py`` under the names in ``static_feature_names.py``; whatever stands there is used
-(its ``weighted_*`` and ``open_*`` names by their convention), so a new one needs no change here. ``feature_meanings()`` is the documented table. Does not own how records or
-tables become columns (``launch_columns.py``).
+Owns the names, their order and the combination of static features with a launch. Static features
+come from ``workers/source/static_features.py`` under the names in ``static_feature_names.py``.
+Every name in that table is used (``weighted_*`` and ``open_*`` by their convention), so a new one
+needs no change here. ``feature_meanings()`` is the documented table. ``launch_columns.py`` turns
+records and tables into columns.
 
-Sizes and times are log2, because times span six decades and multiply; counts are log2(1 + x) where zero is
-common. NaN means unknown (an unmeasured peak, a static feature an older dataset lacks): trees take it as it
-is, linear models fill it with the training mean.
+Sizes and times are log2, because times span six decades and effects multiply; counts are log2(1 +
+x) where zero is common. NaN means unknown (an unmeasured peak, a static feature that an older
+dataset lacks): trees use it as it is, linear models replace it by the training mean.
 """
 
 from __future__ import annotations
@@ -38,8 +39,6 @@ from llmperf_common.records import Device, DeviceClass, LaunchConfig, Signature
 
 Floats = npt.NDArray[np.float64]
 
-"""Work-groups a compute unit from which the device is fully utilised."""
-
 _LAUNCH_MEANINGS: dict[str, str] = {
     "dims": "dimensions of the NDRange",
     "log2_work_items": "log2 of all work-items",
@@ -51,11 +50,11 @@ _LAUNCH_MEANINGS: dict[str, str] = {
     "log2_local_0": "log2 of local size, dimension 0",
     "log2_local_1": "log2 of local size, dimension 1",
     "log2_local_2": "log2 of local size, dimension 2",
-    "lane_waste": "idle share of the last 32 lanes of a work-group, as lanes issued / work-items",
-    "log2_groups_per_unit": "log2 of work-groups a compute unit",
+    "lane_waste": "lanes issued (work-group size rounded up to 32) / work-items of the work-group",
+    "log2_groups_per_unit": "log2 of work-groups per compute unit",
     "log2_waves": "log2 of ceil(work-groups / compute units)",
     "wave_fill": "work-groups / (waves x compute units): how full the waves are",
-    "log2_items_per_unit": "log2 of work-items a compute unit that has any",
+    "log2_items_per_unit": "log2 of work-items per compute unit that has a work-group",
     "regime_idle_sm": "1 if work-groups < compute units",
     "regime_under_utilised": "1 if compute units <= work-groups < 20 x compute units",
     "regime_fully_utilised": "1 if work-groups >= 20 x compute units",
@@ -64,7 +63,7 @@ _LAUNCH_MEANINGS: dict[str, str] = {
     "log2_written_bytes": "log2(1 + bytes of the buffers it may write)",
     "log2_largest_buffer_bytes": "log2(1 + bytes of the largest buffer)",
     "log2_bytes_per_item": "log2(1 + buffer bytes / work-items)",
-    "log2_local_bytes": "log2(1 + bytes of __local arguments a work-group)",
+    "log2_local_bytes": "log2(1 + bytes of __local arguments per work-group)",
     "log2_scalar_max": "log2(1 + largest integer scalar argument)",
     "log2_scalar_min": "log2(1 + smallest integer scalar argument)",
     "log2_scalar_product": "log2 of the product of the integer scalar arguments above 1",
@@ -74,7 +73,7 @@ _LAUNCH_MEANINGS: dict[str, str] = {
 _DEVICE_MEANINGS: dict[str, str] = {
     "log2_compute_units": "log2 of compute units",
     "log2_max_clock_mhz": "log2 of the highest clock",
-    "log2_local_memory_bytes": "log2 of local memory a work-group may use",
+    "log2_local_memory_bytes": "log2 of the local memory that a work-group may use",
     "log2_last_level_cache_bytes": "log2 of the last-level cache",
     "log2_peak_dram_gbps": "log2 of measured DRAM bandwidth",
     "log2_peak_l2_gbps": "log2 of measured last-level-cache bandwidth",
@@ -85,7 +84,7 @@ _DEVICE_MEANINGS: dict[str, str] = {
 
 
 WORK_FEATURE = "counted_time_ns"
-"""Known of a launch if its work is."""
+"""A feature that is finite exactly for launches with counted work."""
 
 
 def _static_meanings(static_names: Mapping[str, str]) -> dict[str, str]:
@@ -106,13 +105,13 @@ def _weighted_nouns(static_names: Iterable[str]) -> list[str]:
 
 
 def _open_nouns(static_names: Iterable[str]) -> list[str]:
-    """What is counted inside loops whose trips the source does not tell, beside its weighted count."""
+    """Return the weighted counts that also have a count inside loops of unknown trip count."""
     names = list(static_names)
     return [noun for noun in _weighted_nouns(names) if f"open_{noun}" in names]
 
 
 def feature_meanings(static_names: Mapping[str, str] = STATIC_FEATURES) -> dict[str, str]:
-    """Return every feature's name and meaning, in the order of the vector."""
+    """Return every feature's name and meaning, in the order of the feature vector."""
     return (
         _LAUNCH_MEANINGS
         | _DEVICE_MEANINGS
@@ -123,36 +122,36 @@ def feature_meanings(static_names: Mapping[str, str] = STATIC_FEATURES) -> dict[
 
 
 class UnknownFeatureError(LlmperfError, ValueError):
-    """A model asks for a feature that there is not (any more)."""
+    """A model needs a feature that this release does not compute."""
 
 
 def feature_names(static_names: Mapping[str, str] = STATIC_FEATURES) -> tuple[str, ...]:
-    """Return the names of the vector's f entries."""
+    """Return the names of the f entries of the feature vector."""
     return tuple(feature_meanings(static_names))
 
 
 def uncounted_feature_names() -> tuple[str, ...]:
-    """Return the names of the features that are known of every launch, whether its work was counted or not."""
+    """Return the names of the features that do not need counted work."""
     return tuple(name for name in feature_names() if name not in WORK_MEANINGS)
 
 
 def is_counted(features: Floats) -> npt.NDArray[np.bool_]:
-    """Return of which launches the work is known, shape (n,); ``features``: shape (n, f), as ``feature_names()``."""
+    """Return which rows of ``features`` (shape (n, f)) have counted work, shape (n,)."""
     return np.isfinite(features[:, feature_names().index(WORK_FEATURE)])
 
 
 def unknown_features(names: Iterable[str]) -> list[str]:
-    """Return those of ``names`` that this release does not compute, in their order."""
+    """Return the members of ``names`` that this release does not compute, in their order."""
     computed = set(feature_names())
     return [name for name in names if name not in computed]
 
 
 def named_features(features: Floats, names: Sequence[str]) -> Floats:
-    """Return the columns ``names`` of a feature matrix: a model made with fewer features reads its own.
+    """Return the columns ``names`` of a feature matrix, for a model trained with fewer features.
 
     Args:
         features: shape (n, f), in the order of ``feature_names()``.
-        names: g features, each of this release.
+        names: g feature names of this release.
 
     Returns:
         Shape (n, g), in the order of ``names``.
@@ -168,7 +167,8 @@ def named_features(features: Floats, names: Sequence[str]) -> Floats:
         return features[:, [column[name] for name in names]]
     except KeyError as error:
         raise UnknownFeatureError(
-            f"feature {error} is not computed by this release: train the model again"
+            f"the model needs feature {error}, which this release does not compute: "
+            "train the model again"
         ) from None
 
 
@@ -179,12 +179,13 @@ def features_from_records(
     static_names: Mapping[str, str] = STATIC_FEATURES,
     work: Sequence[Work | None] = (),
 ) -> Floats:
-    """Return the features of some launches of one kernel on one device, shape (n, f).
+    """Return the features of n launches of one kernel on one device, shape (n, f).
 
-    ``work`` is what each executes, as far as that is known; empty if of none. Peaks that ``device`` does not have (a ``DeviceClass`` has none) give NaN.
+    ``work`` holds the counted work of each launch, None where unknown; empty if no launch was
+    counted. Peaks that ``device`` lacks (a ``DeviceClass`` has none) give NaN.
 
     Raises:
-        ValueError: A launch has an NDRange of no or of more than 3 dimensions.
+        ValueError: A launch's NDRange does not have 1 to 3 dimensions.
     """
     return combine(columns_from_records(signature, launches, device, tuple(static_names), work))
 
@@ -195,16 +196,16 @@ def features_from_tables(
     devices: pa.Table,
     static_names: Mapping[str, str] = STATIC_FEATURES,
 ) -> Floats:
-    """Return the features of every row of ``samples``, shape (n, f), vectorised.
+    """Return the features of every row of ``samples``, shape (n, f).
 
     Raises:
-        ValueError: As ``columns_from_tables``.
+        ValueError: Same as ``columns_from_tables``.
     """
     return combine(columns_from_tables(samples, kernels, devices, tuple(static_names)))
 
 
 def combine(columns: LaunchColumns) -> Floats:
-    """Return the feature matrix of the launches, shape (n, f), in the order of ``feature_meanings``."""
+    """Return the feature matrix of n launches, shape (n, f), columns as ``feature_meanings``."""
     groups = [
         _launch(columns),
         _device(columns),

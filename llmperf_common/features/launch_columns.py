@@ -1,8 +1,8 @@
 """Launch configs as columns of numbers: the common form behind the feature vector.
 
-Owns that form and the way into it from records (one kernel, some launches, one device). Dataset tables take
-``table_columns.py``; both give equal columns (tested), so a model sees the same in training and in
-``predict``. What is computed from the columns is ``features.py``'s.
+Owns that form and its construction from records (one kernel, n launches, one device).
+``table_columns.py`` constructs it from dataset tables. Both give equal columns (tested), so a model
+sees the same numbers in training and ``predict``. ``features.py`` makes features of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEVICE_NUMBERS = (
     "peak_fp64_gflops",
     "launch_floor_ns",
 )
-"""Fields of a device that features use; NaN where it does not have one."""
+"""Fields of a device that features use; NaN where the device lacks one."""
 GLOBAL_KINDS = (ArgumentKind.GLOBAL_BUFFER.value, ArgumentKind.CONSTANT_BUFFER.value)
 READING = (Access.READ.value, Access.READ_WRITE.value)
 WRITING = (Access.WRITE.value, Access.READ_WRITE.value)
@@ -51,24 +51,24 @@ WRITING = (Access.WRITE.value, Access.READ_WRITE.value)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchColumns:
-    """n launches as arrays; sizes in work-items, shape (n, 3) with 1 beyond the NDRange's dimensions.
+    """n launches as arrays of shape (n,) unless stated otherwise.
 
     Attributes:
-        dims: dimensions of the NDRange, shape (n,).
-        global_size: shape (n, 3).
-        local_size: shape (n, 3).
-        buffer_bytes: of all global and constant buffers, shape (n,), as are all below.
-        read_bytes: of those the kernel may read.
-        written_bytes: of those it may write.
-        largest_buffer_bytes: of the largest one.
-        local_bytes: of the ``__local`` arguments, a work-group.
-        scalar_max: largest integer scalar argument, at least 0; 0 without any.
-        scalar_min: smallest one, at least 0; 0 without any.
-        scalar_log2_product: log2 of the product of those above 1.
-        static: the kernel's static features in the order of ``static_names``, shape (n, s); NaN where
-            the kernel lacks one.
-        device: ``DEVICE_NUMBERS``, shape (n, d).
-        work: ``WORK_NAMES``, what the launch executes, shape (n, w); NaN where that is not known.
+        dims: number of dimensions of the NDRange.
+        global_size: in work-items, shape (n, 3); 1 in unused dimensions.
+        local_size: in work-items, shape (n, 3); 1 in unused dimensions.
+        buffer_bytes: bytes of all global and constant buffers.
+        read_bytes: bytes of the global and constant buffers that the kernel may read.
+        written_bytes: bytes of the buffers that the kernel may write.
+        largest_buffer_bytes: bytes of the largest global or constant buffer.
+        local_bytes: bytes of the ``__local`` arguments per work-group.
+        scalar_max: largest integer scalar argument, at least 0; 0 if there is none.
+        scalar_min: smallest integer scalar argument, at least 0; 0 if there is none.
+        scalar_log2_product: log2 of the product of all integer scalar arguments above 1.
+        static: the kernel's static features in the order of ``static_names``, shape (n, s); NaN
+            where the kernel lacks one.
+        device: the fields ``DEVICE_NUMBERS`` of the device, shape (n, d).
+        work: the counts ``WORK_NAMES`` of the launch, shape (n, w); NaN where unknown.
     """
 
     dims: Floats
@@ -88,14 +88,14 @@ class LaunchColumns:
     work: Floats
 
     def device_number(self, name: str) -> Floats:
-        """Return one of ``DEVICE_NUMBERS`` for each launch, shape (n,); NaN where it is unknown.
+        """Return one of ``DEVICE_NUMBERS`` for each launch, shape (n,); NaN where unknown.
 
-        The unit is the one in the name. Raises ValueError for a name that is not listed there.
+        The name states the unit. Raises ValueError for a name that is not in ``DEVICE_NUMBERS``.
         """
         return self.device[:, DEVICE_NUMBERS.index(name)]
 
     def static_feature(self, name: str) -> Floats:
-        """Return one static feature, shape (n,); all NaN if there is no feature of that name."""
+        """Return one static feature, shape (n,); all NaN if no feature has this name."""
         if name not in self.static_names:
             return np.full(len(self.dims), np.nan)
         return self.static[:, self.static_names.index(name)]
@@ -103,7 +103,7 @@ class LaunchColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentColumns:
-    """Every argument of every launch, flat, with the launch it belongs to; shape (a,)."""
+    """Every argument of every launch in flat arrays, shape (a,); ``launch`` is the launch's row."""
 
     launch: Codes
     is_global: npt.NDArray[np.bool_]
@@ -125,14 +125,14 @@ def columns_from_records(
     """Return the columns of ``launches`` of one kernel on one device.
 
     Args:
-        signature: of the kernel.
-        launches: n of them.
-        device: on which; peaks that it lacks are NaN.
-        static_names: static features wanted, in order.
-        work: what each launch executes, as far as that is known; empty if of none.
+        signature: signature of the kernel.
+        launches: n launches.
+        device: the device; peaks that it lacks become NaN.
+        static_names: the static features to include, in order.
+        work: counted work of each launch, None where unknown; empty if no launch was counted.
 
     Raises:
-        ValueError: A launch has an NDRange of no or of more than 3 dimensions.
+        ValueError: A launch's NDRange does not have 1 to 3 dimensions.
     """
     declared = {argument.position: argument for argument in signature.arguments}
     flat = [
@@ -199,7 +199,7 @@ def _padded(size: Sequence[int]) -> list[int]:
 
 
 def sums(owner: Codes, values: Floats, num: int) -> Floats:
-    """Return the sum of ``values`` (shape (a,)) of each owner 0 ... num - 1, shape (num,)."""
+    """Return the sum of ``values`` (shape (a,)) for each owner 0 ... num - 1, shape (num,)."""
     return np.bincount(owner, values, minlength=num).astype(np.float64)
 
 
@@ -214,7 +214,7 @@ def assemble(
     device: Floats,
     work: Floats,
 ) -> LaunchColumns:
-    """Sum the flat arguments up by launch; the other columns are taken as they are."""
+    """Return launch columns: arguments summed up by launch, all other columns unchanged."""
     num = len(dims)
 
     def total(mask: npt.NDArray[np.bool_]) -> Floats:
@@ -251,10 +251,10 @@ _DEVICE: pydantic.TypeAdapter[Device] = pydantic.TypeAdapter(Device)
 
 
 def device_from_mapping(values: Mapping[str, Any]) -> Device:
-    """Return the record of one ``devices`` row (or of ``device.json``).
+    """Return the record of one row of ``devices`` (or of ``device.json``).
 
     Raises:
-        ValueError: A key is missing or unknown.
+        ValueError: A key is missing, or a value has a wrong type.
     """
     known = set(Device.__slots__)
     content = {"max_work_item_sizes": (), **values}

@@ -1,9 +1,9 @@
-"""The time that no launch can undercut: that of the bytes it surely moves, or of an empty launch.
+"""A lower bound of a launch's time, from bytes that it certainly moves and from launch overhead.
 
-Owns that bound, which corrects predictions. It counts only what certainly happens: buffers whose
-elements are each touched by a work-item of its own, without a condition but the NDRange's guards.
-Arithmetic is left out: a compiler may drop or share it. ``roofline.py`` has the estimates, which
-may err on both sides.
+Owns that bound, which corrects predictions that are too short. It counts only certain traffic:
+buffers of which each work-item touches an element of its own, with no condition but the NDRange's
+guards. Arithmetic is not counted, because a compiler may remove or share it. ``roofline.py`` has
+estimates, which may be too high or too low.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from dataclasses import dataclass
 from llmperf_common.records import Device
 
 FLOOR_SHARE = 0.25
-"""Share of the measured time of an empty launch, a median of 64. The shortest of 1,248 measured
-kernels took 0.52 of it."""
+"""Share of the measured time of an empty launch (a median of 64 readings) that no launch undercuts.
+The shortest of 1,248 measured kernels took 0.52 of that time."""
 READ_FACTOR = 4 / 3
-"""Factor by which a kernel that only reads can exceed the DRAM peak. The peak is a triad's without
-write-allocate: two reads and one write, while the bus moves four lines."""
+"""Factor by which a kernel that only reads can exceed the measured DRAM peak. The peak counts the
+two reads and one write of a triad, but with write-allocate the bus moves four lines."""
 _TRANSFERS_A_CLOCK = 2
-"""Transfers a memory clock: double data rate, as in CUDA's bandwidth figures. An H200 has 2 x 3.2
-GHz x 752 bytes = 4,814 GB/s."""
+"""Transfers per memory clock: double data rate, as in CUDA's bandwidth figures. An H200 has
+2 x 3.2 GHz x 752 bytes = 4,814 GB/s."""
 CACHES_LEFT_OUT = 2
-"""Last-level caches whose bytes count as not moved: warm launches find data there."""
+"""Multiple of the last-level cache that counts as cached: warm launches find data there."""
 
 SECTOR_BYTES = 32
-"""Bytes that memory moves at least: NVIDIA's sector (a CPU's cache line has 64). Of a larger
-element only so many count where not all of it is surely touched."""
+"""Smallest transfer of memory in bytes: NVIDIA's sector (a CPU's cache line has 64). A larger
+element counts as one sector where the kernel may touch only a part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseAccess:
-    """One buffer of which neighbours in dimension 0 surely touch neighbouring elements.
+    """A buffer in which adjacent work-items (dimension 0) certainly touch adjacent elements.
 
     Attributes:
-        position: of the buffer among the arguments.
+        position: the buffer's position among the arguments.
         guards: for each dimension the names of the scalar arguments that its ids must stay below.
-        pitch: how far rows (dimension 1) are apart: a scalar argument's name or ``global_size_0``;
-            empty where that is not known, and then only one row counts.
-        is_whole: all bytes of an element are touched; else maybe one member only.
+        pitch: distance between rows (dimension 1): a scalar argument's name or ``global_size_0``;
+            empty where unknown: then only one row counts.
+        is_whole: whether the kernel touches all bytes of an element; False: maybe only one member.
     """
 
     position: int
@@ -49,10 +49,10 @@ class DenseAccess:
     is_whole: bool = False
 
     def elements(self, sizes: Mapping[str, int]) -> int:
-        """Return how many different elements a launch surely touches.
+        """Return the number of different elements that a launch certainly touches.
 
         Args:
-            sizes: as ``llmperf_common.analysis.launch_sizes`` gives them.
+            sizes: the result of ``llmperf_common.analysis.launch_sizes``.
 
         >>> row = DenseAccess(position=0, guards=(("n",), (), ()))
         >>> row.elements({"global_size_0": 64, "global_size_1": 1, "global_size_2": 1, "n": 60})
@@ -77,14 +77,14 @@ def least_time_ns(
     elements: Mapping[int, int],
     device: Device,
 ) -> float:
-    """Return a time that no launch on ``device`` undercuts; 0 where nothing is known.
+    """Return a lower bound of the launch's time on ``device``, in ns; 0 where nothing is known.
 
     Args:
-        accesses: what the kernel surely touches.
-        sizes: as ``llmperf_common.analysis.launch_sizes`` gives them.
-        element_bytes: of the buffers, by position.
-        elements: of the buffers, by position: no more of a buffer can be moved.
-        device: with measured peaks.
+        accesses: the buffers that the kernel certainly touches.
+        sizes: the result of ``llmperf_common.analysis.launch_sizes``.
+        element_bytes: bytes of one element of each buffer, by position.
+        elements: elements of each buffer, by position; they limit the bytes moved.
+        device: the device, with measured peaks.
     """
     floor_ns = FLOOR_SHARE * (device.launch_floor_ns or 0.0)
     if not device.peak_dram_gbps:
@@ -97,19 +97,19 @@ def least_time_ns(
         touched[at] = max(most, touched.get(at, 0))
     moved = math.fsum(touched.values())
     beyond_cache = max(0.0, moved - CACHES_LEFT_OUT * device.last_level_cache_bytes)
-    # GB/s are bytes a nanosecond. A measured DRAM peak can be 3.6 times too low on a shared CPU
+    # GB/s are bytes per nanosecond. On a shared CPU a measured DRAM peak can be 3.6 times too low
     # (kernels with wide vectors reached 70 GB/s where the triad had 20), but memory is never faster
     # than the cache before it.
     rate = max(READ_FACTOR * device.peak_dram_gbps, device.peak_l2_gbps or 0.0)
     bus_gbps = _bus_gbps(device)
     if (
         bus_gbps >= device.peak_dram_gbps
-    ):  # else the card tells something else than its memory's bus
+    ):  # otherwise the driver's bus width or clock is not that of the memory
         rate = min(rate, bus_gbps)
     return max(floor_ns, beyond_cache / rate)
 
 
 def _bus_gbps(device: Device) -> float:
-    """Return what the bus of a GPU's memory moves at most, 0 where it is not known (CPUs)."""
+    """Return the bandwidth of a GPU's memory bus in GB/s; 0 where it is unknown (CPUs)."""
     bytes_a_transfer = (device.memory_bus_bits or 0) / 8
     return _TRANSFERS_A_CLOCK * (device.max_memory_clock_mhz or 0.0) / 1e3 * bytes_a_transfer

@@ -1,7 +1,7 @@
-"""The analytic view of a launch: how long its memory traffic, its arithmetic and a launch would each take.
+"""Analytic estimates of a launch: the times of its memory traffic, its arithmetic and its overhead.
 
-Owns the roofline terms, the features made of them and the ``bound`` label. Rough on purpose: static counts
-times work-items over measured peaks; models learn what is missing.
+Owns the roofline terms, the features made from them and the ``bound`` label. The terms are
+deliberately rough (static counts x work-items / measured peaks): models learn the rest.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from llmperf_common.features.launch_columns import LaunchColumns
 Floats = npt.NDArray[np.float64]
 
 WARP = 32
-"""Lanes that issue together on NVIDIA GPUs; on others a fair stand-in for alignment."""
+"""Lanes of a warp on NVIDIA GPUs; used on other devices as a typical alignment."""
 
 _OPERATIONS_PER_MATH_CALL = 8.0
-"""Additions that a special function costs about: a quarter of the rate and a few helpers."""
+"""Approximate cost of a special function in additions: a quarter of the rate, and helper
+operations."""
 
 _ACCESS_PATTERNS = (
     "unit_stride_accesses",
@@ -29,14 +30,14 @@ _ACCESS_PATTERNS = (
     "irregular_accesses",
 )
 
-# Stand-ins for peaks that were not measured, per compute unit: only the `bound` label uses them.
+# Assumed peaks per compute unit where none were measured: only the `bound` label uses them.
 _NOMINAL_DRAM_GBPS_PER_UNIT = 20.0
 _NOMINAL_GFLOPS_PER_UNIT = 200.0
 _NOMINAL_FLOOR_NS = 4000.0
 
 
 class Bound(StrEnum):
-    """What a launch is limited by: the largest of the three analytic terms."""
+    """The resource that limits a launch: the largest of the three analytic terms."""
 
     LATENCY = "latency"
     BANDWIDTH = "bandwidth"
@@ -47,15 +48,15 @@ ANALYTIC_MEANINGS: dict[str, str] = {
     "log2_footprint_over_cache": "log2(buffer bytes / last-level cache)",
     "log2_dram_term_ns": "log2 of buffer bytes / DRAM bandwidth",
     "log2_l2_term_ns": "log2 of buffer bytes / last-level-cache bandwidth",
-    "log2_access_term_ns": "log2 of bytes accessed (static, times work-items) / cache bandwidth",
-    "log2_compute_term_ns": "log2 of arithmetic (static, open loops by scalar, times work-items) / peak",
+    "log2_access_term_ns": "log2 of static bytes accessed x work-items / cache bandwidth",
+    "log2_compute_term_ns": "log2 of static arithmetic (open loops by scalar) x work-items / peak",
     "log2_latency_term_ns": "log2 of the launch floor",
     "log2_roofline_ns": "log2 of the largest known term: memory, compute, latency",
 }
 
 
 def bound_of(columns: LaunchColumns) -> list[Bound]:
-    """Return what each launch is limited by; unmeasured peaks are replaced by nominal ones."""
+    """Return the resource that limits each launch; nominal peaks replace unmeasured ones."""
     units = columns.device_number("compute_units")
     memory, compute, latency = _terms_ns(columns, nominal_units=units)
     stacked = np.stack([latency, memory, compute])
@@ -64,27 +65,27 @@ def bound_of(columns: LaunchColumns) -> list[Bound]:
 
 
 def log2_or_nan(values: Floats) -> Floats:
-    """log2 where positive, else NaN."""
+    """Return log2 of the positive values, NaN for the others."""
     known = np.isfinite(values) & (values > 0)
     return np.log2(values, out=np.full(values.shape, np.nan), where=known)
 
 
 def log2_count(values: Floats) -> Floats:
-    """log2(1 + x) for counts; a negative one counts as 0."""
+    """Return log2(1 + x) of counts; negative ones count as 0."""
     return np.log2(1.0 + np.maximum(values, 0.0))
 
 
 def work_items(columns: LaunchColumns) -> Floats:
-    """Return all work-items of each launch, shape (n,)."""
+    """Return the number of work-items of each launch, shape (n,)."""
     size = columns.global_size
     return size[:, 0] * size[:, 1] * size[:, 2]
 
 
 def work_per_item(columns: LaunchColumns, noun: str) -> Floats:
-    """Weighted + open x (trips - 1): what a work-item does if a scalar argument bounds its open loops.
+    """Return the operations per work-item if the largest scalar is the trip count of open loops.
 
-    A kernel without scalars leaves the trips unknown: its open loops count once, and the tree models
-    learn the rest from the other features.
+    The estimate is weighted + open x (trips - 1). Without scalars the trip count is unknown: open
+    loops count once, and tree models learn the rest from other features.
     """
     extra_trips = np.maximum(columns.scalar_max - 1.0, 0.0)
     inside = np.nan_to_num(columns.static_feature(f"open_{noun}"))
@@ -92,7 +93,7 @@ def work_per_item(columns: LaunchColumns, noun: str) -> Floats:
 
 
 def _ratio(amount: Floats, rate: Floats) -> Floats:
-    """Amount / rate where both are known and the rate is positive, else NaN."""
+    """Return amount / rate where both are known and the rate is positive, else NaN."""
     known = np.isfinite(rate) & (rate > 0) & np.isfinite(amount)
     quotient = np.full(amount.shape, np.nan)
     np.divide(amount, rate, out=quotient, where=known)
@@ -100,7 +101,7 @@ def _ratio(amount: Floats, rate: Floats) -> Floats:
 
 
 def _compute_term_ns(columns: LaunchColumns, fp32_gflops: Floats) -> Floats:
-    """Arithmetic over its peak: GFLOP/s are operations a nanosecond; double precision has its own."""
+    """Return arithmetic / peak in ns (1 GFLOP/s = 1 operation per ns); fp64 has its own peak."""
     doubles = np.nan_to_num(columns.static_feature("weighted_double_ops"))
     arithmetic = (
         work_per_item(columns, "float_ops")
@@ -115,7 +116,7 @@ def _compute_term_ns(columns: LaunchColumns, fp32_gflops: Floats) -> Floats:
 
 
 def _accessed_bytes(columns: LaunchColumns) -> Floats:
-    """Bytes that work-items ask the caches for; one access serves a warp that reads the same element."""
+    """Return the bytes requested from caches; one access serves a warp that reads one element."""
     kinds = [columns.static_feature(name) for name in _ACCESS_PATTERNS]
     every = np.maximum(np.nan_to_num(np.stack(kinds)).sum(axis=0), 1.0)
     shared = np.nan_to_num(columns.static_feature("broadcast_accesses")) / every
@@ -126,10 +127,11 @@ def _accessed_bytes(columns: LaunchColumns) -> Floats:
 def _terms_ns(
     columns: LaunchColumns, nominal_units: Floats | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """The memory, compute and latency terms in ns (GB/s are bytes a nanosecond).
+    """Return the memory, compute and latency terms in ns (1 GB/s is 1 byte per nanosecond).
 
-    Memory is the larger of the footprint through DRAM (through the cache if it fits) and of all accesses
-    through the cache. ``nominal_units`` (compute units) stands in for peaks that were not measured.
+    The memory term is the larger of footprint / DRAM bandwidth (cache bandwidth if the footprint
+    fits) and all accessed bytes / cache bandwidth. With ``nominal_units`` (compute units),
+    unmeasured peaks are replaced by nominal ones.
     """
     dram = columns.device_number("peak_dram_gbps")
     l2 = columns.device_number("peak_l2_gbps")

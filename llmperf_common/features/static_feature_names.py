@@ -1,20 +1,22 @@
-"""The names of the features that are counted in a kernel's source, and what each means.
+"""The names and meanings of the features that are counted in a kernel's source.
 
-Owns the table only: importable without libclang. How they are counted: ``workers/source/static_features.py``. How
-they are combined with a launch: ``llmperf_common/features/features.py``. Names are part of the dataset
-(``kernels.static_features``): never renamed, only added to.
+Owns the table only, so that it can be imported without libclang.
+``workers/source/static_features.py`` counts the features; ``llmperf_common/features/features.py``
+combines them with a launch. Names are stored in ``kernels.static_features``: add names,
+never rename one.
 
-Conventions. Operations and special functions count once a vector lane, memory accesses once each. What a
-helper function does counts at every call. ``weighted_*``: every loop with a constant number of trips
-multiplies what is inside it; other ("open") loops count as one trip. ``open_*``: the part of the
-``weighted_*`` count that lies inside open loops, so that weighted + open x (trips - 1) estimates the work.
+Conventions. Operations and special functions count once per vector lane, memory accesses once each.
+The body of a helper function counts at every call. ``weighted_*``: counts inside a loop are
+multiplied by its trip count if that is a constant; other ("open") loops count as one trip.
+``open_*``: the part of the ``weighted_*`` count inside open loops, so that weighted + open x (trips
+- 1) estimates the work.
 """
 
 from __future__ import annotations
 
 STATIC_FEATURES: dict[str, str] = {
     # Arithmetic.
-    "float_ops": "Single-precision additions, multiplications, ... and cheap built-ins (min, floor, mix).",
+    "float_ops": "Single-precision additions, multiplications, ...; cheap built-ins (min, mix).",
     "double_ops": "The same in double precision.",
     "half_ops": "The same in half precision.",
     "int_ops": "Integer and bit operations, pointer arithmetic included; subscripts are not.",
@@ -42,7 +44,7 @@ STATIC_FEATURES: dict[str, str] = {
     "local_atomics": "Atomic operations on local memory.",
     "barriers": "Work-group barriers.",
     "async_copies": "async_work_group_copy and its strided form.",
-    # How neighbouring work-items (dimension 0) meet in global and constant memory.
+    # How neighbouring work-items (dimension 0) access global and constant memory.
     "unit_stride_accesses": "Neighbours touch neighbouring elements.",
     "broadcast_accesses": "Neighbours touch the same element.",
     "strided_accesses": "Neighbours are a fixed distance of more than one element apart.",
@@ -53,16 +55,16 @@ STATIC_FEATURES: dict[str, str] = {
     "selects": "Conditional expressions and && or ||.",
     "loops": "Loops.",
     "max_loop_depth": "Deepest nesting of loops.",
-    "loops_constant_trips": "Loops whose number of trips is a constant (an upper bound where they break).",
+    "loops_constant_trips": "Loops with a constant trip count (an upper bound if they break).",
     "loops_bounded_by_scalar": "Loops whose bound depends on a scalar argument and on no data.",
     "loops_bounded_by_ndrange": "Loops whose bound depends on sizes or ids of the launch only.",
-    "loops_data_dependent": "Loops whose bound depends on loaded data, or is not understood.",
+    "loops_data_dependent": "Loops whose bound depends on loaded data, or could not be derived.",
     "max_constant_trips": "Largest product of constant trip counts around one statement.",
-    # Work, loops with constant trip counts multiplied out.
+    # Work: counts multiplied by constant trip counts of loops.
     "weighted_float_ops": "float_ops, double_ops and half_ops.",
     "weighted_double_ops": "double_ops.",
     "weighted_int_ops": "int_ops.",
-    "weighted_math_calls": "All groups of *_calls but fma_calls.",
+    "weighted_math_calls": "All groups of *_calls except fma_calls.",
     "weighted_global_accesses": "global_loads and global_stores.",
     "weighted_global_bytes": "global_load_bytes and global_store_bytes.",
     "weighted_local_accesses": "local_loads and local_stores.",
@@ -82,11 +84,11 @@ STATIC_FEATURES: dict[str, str] = {
     "max_element_bytes": "Bytes of the largest buffer element.",
     "source_tokens": "Tokens of the kernel and the helpers it calls, comments left out.",
     "helper_calls": "Calls of functions defined in the source.",
-    "private_array_bytes": "Bytes of private arrays a work-item declares.",
+    "private_array_bytes": "Bytes of private arrays per work-item.",
     "static_local_bytes": "Bytes of __local variables declared in the kernel.",
     "uses_fp64": "1 if any value is a double.",
     "uses_half": "1 if any value is a half.",
     "uses_local": "1 if local memory is used at all.",
-    "dims": "NDRange dimensions it asks for.",
+    "dims": "Number of NDRange dimensions that the kernel uses.",
 }
-"""Name to meaning; every kernel has all of them, 0 where nothing was found."""
+"""Name to meaning. Every kernel has all features; a count is 0 where nothing was found."""

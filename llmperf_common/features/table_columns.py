@@ -1,6 +1,6 @@
-"""Dataset tables as launch columns, vectorised: the same numbers as from records, for 400,000 rows in seconds.
+"""Dataset tables as launch columns: the same numbers as from records, 400,000 rows in seconds.
 
-Owns the joins (sample to kernel by task_id, to device by device_id) and the flattening of Arrow lists.
+Owns the joins (sample to kernel by task_id, to device by device_id) and flattens Arrow lists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llmperf_common.launch import INTEGER_TYPES
 from llmperf_common.records import ArgumentKind
 
 WORK_COLUMN = "work"
-"""Of samples: a struct of ``WORK_NAMES``, null where the work is not known."""
+"""Column of ``samples``: a struct of ``WORK_NAMES``, null where the work is not known."""
 
 
 def columns_from_tables(
@@ -39,14 +39,15 @@ def columns_from_tables(
     """Return the columns of every row of ``samples``.
 
     Args:
-        samples: n rows with ``task_id, device_id, device_class, global_size, local_size, args``, perhaps ``work``.
-        kernels: with ``task_id, args, static_features``.
-        devices: with ``device_id, device_class`` and ``DEVICE_NUMBERS`` (missing columns are NaN).
-        static_names: static features wanted, in order.
+        samples: n rows with the columns ``task_id, device_id, device_class, global_size,
+            local_size, args`` and optionally ``work``.
+        kernels: rows with the columns ``task_id, args, static_features``.
+        devices: rows with ``device_id, device_class``, ``DEVICE_NUMBERS`` (NaN if missing).
+        static_names: the static features to include, in order.
 
     Raises:
-        ValueError: A sample's task or device is in no row, or it has an NDRange of no or more than 3
-            dimensions (a row that failed before its first launch config: leave those out).
+        ValueError: A sample's task or device is in no row; or its NDRange does not have 1 to 3
+            dimensions (a kernel that failed before its first launch: leave such rows out).
     """
     kernel_row = kernel_rows(samples, kernels)
     device_row = device_rows(samples, devices)
@@ -65,7 +66,10 @@ def columns_from_tables(
 
 
 def work_matrix(samples: pa.Table) -> Floats:
-    """Return the struct column ``work`` of n samples, shape (n, w) as ``WORK_NAMES``; NaN where it is null or not there."""
+    """Return the column ``work`` of n samples, shape (n, w), NaN where null or missing.
+
+    The order of the w members is that of ``WORK_NAMES``.
+    """
     matrix = np.full((len(samples), len(WORK_NAMES)), np.nan)
     if WORK_COLUMN not in samples.column_names:
         return matrix
@@ -73,25 +77,25 @@ def work_matrix(samples: pa.Table) -> Floats:
     known = {column.type.field(place).name for place in range(column.type.num_fields)}
     for place, name in enumerate(WORK_NAMES):
         if name in known:
-            # Struct and member: a row without work has null in the struct, whatever its members hold.
+            # struct_field gives null where the struct is null, whatever its members hold.
             matrix[:, place] = _numbers(pc.struct_field(column, name))
     return matrix
 
 
 def kernel_rows(samples: pa.Table, kernels: pa.Table) -> Codes:
-    """Return for each sample the row of its task in ``kernels``, shape (n,).
+    """Return the row index in ``kernels`` of each sample's task, shape (n,).
 
     Raises:
-        ValueError: A sample's task is in no row.
+        ValueError: ``kernels`` has no row for a sample's task.
     """
     return _rows_of(samples, kernels, "task_id", "kernels")
 
 
 def device_rows(samples: pa.Table, devices: pa.Table) -> Codes:
-    """Return for each sample the row of its device in ``devices``, shape (n,).
+    """Return the row index in ``devices`` of each sample's device, shape (n,).
 
     Raises:
-        ValueError: A sample's device is in no row.
+        ValueError: ``devices`` has no row for a sample's device.
     """
     return _rows_of(samples, devices, "device_id", "devices")
 
@@ -100,12 +104,12 @@ def _rows_of(samples: pa.Table, table: pa.Table, key: str, name: str) -> Codes:
     found = pc.index_in(samples.column(key), value_set=table.column(key).combine_chunks())
     if found.null_count:
         lost = samples.column(key).filter(pc.is_null(found))[0].as_py()
-        raise ValueError(f"{key} {lost!r} of samples is in no row of {name}")
+        raise ValueError(f"{key} {lost!r} is in samples but in no row of {name}")
     return np.asarray(found.to_numpy(), dtype=np.int64)
 
 
 def flat_lists(column: pa.ChunkedArray) -> tuple[Codes, pa.Array]:
-    """Return the row of each item of a list column, shape (a,), and the items; null lists are empty."""
+    """Return the row of each item of a list column, shape (a,), and the items; null lists: none."""
     lists = column.combine_chunks()
     if isinstance(lists, pa.ChunkedArray):  # pyarrow keeps a table without rows chunked
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], column.type)
@@ -114,10 +118,10 @@ def flat_lists(column: pa.ChunkedArray) -> tuple[Codes, pa.Array]:
 
 
 def ndrange_sizes(column: pa.ChunkedArray) -> tuple[Floats, Floats]:
-    """Return each NDRange's dimensions, shape (n,), and its sizes with 1 beyond them, shape (n, 3).
+    """Return the dimensions, shape (n,), and sizes, shape (n, 3), of NDRanges; unused sizes are 1.
 
     Raises:
-        ValueError: A row has no or more than 3 dimensions.
+        ValueError: A row does not have 1 to 3 dimensions.
     """
     row, items = flat_lists(column)
     dims = np.bincount(row, minlength=len(column))
@@ -153,13 +157,13 @@ def _arguments_from_tables(
     launch, items = flat_lists(samples.column("args"))
     position = _numbers(_member(items, "position")).astype(np.int64)
     width = 1 + max(declared_position.max(initial=0), position.max(initial=0))
-    # Where an argument of a launch is declared: kernel row x position -> row of `declared`, or none.
+    # (kernel row, position) -> row of `declared`; len(declared) where the kernel declares none.
     place = np.full(len(kernels) * width + 1, len(declared), dtype=np.int64)
     place[owner * width + declared_position] = np.arange(len(declared))
     at = place[kernel_row[launch] * width + position]
 
     def facts(values: npt.NDArray[Any], absent: float) -> npt.NDArray[Any]:
-        # One entry more: for arguments of a launch that the kernel does not declare.
+        # The last entry serves arguments of a launch that the kernel does not declare.
         longer: npt.NDArray[Any] = np.append(values, np.array([absent], dtype=values.dtype))
         picked: npt.NDArray[Any] = longer[at]
         return picked
@@ -180,7 +184,7 @@ def _arguments_from_tables(
 
 
 def static_matrix(kernels: pa.Table, static_names: Sequence[str]) -> Floats:
-    """Return the static features of each row of ``kernels``, shape (kernels, s); NaN where absent."""
+    """Return the static features of each row of ``kernels``, shape (k, s); NaN where missing."""
     matrix = np.full((len(kernels), len(static_names)), np.nan)
     column = {name: position for position, name in enumerate(static_names)}
     for row, features in enumerate(kernels.column("static_features").to_pylist()):

@@ -1,7 +1,7 @@
-"""What a launch executes, as far as it was counted: one record a launch config.
+"""The operations and memory accesses that a launch executes: one record per counted launch config.
 
-Owns the record, the names of its columns and nothing else: ``workers/work`` counts. Amounts are of the whole launch,
-estimated from the work-items that ran.
+Owns the record and the names of its columns; ``workers/work`` counts. All amounts are totals of the
+launch, estimated from the work-items that the virtual launch ran.
 """
 
 from __future__ import annotations
@@ -11,27 +11,30 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one launch executes.
+    """The work of one launch.
 
-    Operations are those of the source (``docs/explanation/work.md`` says what counts as one), by lanes of vectors;
-    a fused multiply-add is two. ``…_requests`` are accesses of warps (32 neighbouring work-items at once),
-    ``…_sectors`` the different blocks of 32 bytes these touch, added up over requests. ``barriers`` and ``loop_turns``
-    are added up over work-items. ``active_items`` execute at least one store or atomic operation in global memory.
+    Operations are operations of the source, once per vector lane; a fused multiply-add counts as
+    two (``docs/explanation/work.md`` has the rules). ``…_requests`` counts accesses by warp (32
+    neighbouring work-items at once); ``…_sectors`` the different 32-byte blocks that each request
+    touches, summed over requests. ``barriers`` and ``loop_turns`` (loop iterations) are summed over
+    work-items. ``active_items`` is the number of work-items with a store or atomic operation in
+    global memory.
 
-    ``lane_efficiency``: the share of a warp's lanes that work while the warp does, 1 without divergence, below it
-    also where a work-group is no multiple of 32. ``item_spread``: standard deviation ÷ mean of the work of
-    work-items. ``warp_peak``: that of the busiest warp seen ÷ the mean.
+    ``lane_efficiency``: share of a warp's lanes that are active while the warp runs; 1 without
+    divergence, less where a work-group is no multiple of 32. ``item_spread``: standard deviation ÷
+    mean of the work per work-item. ``warp_peak``: work of the busiest warp ÷ mean per warp.
 
-    ``…_lines`` are the different lines of 128 bytes that requests touch, as ``…_sectors``. ``group_bytes``: the different
-    bytes of global memory that the work-items of a work-group touch, added up over work-groups.
-    ``global_atomic_requests`` are atomic operations of warps, ``global_atomic_addresses`` the different addresses that
-    each meets, added up; ``global_atomic_peak`` is how many atomic operations meet on the address that has most. These six
-    are None where they are not known: of rows that an earlier version counted, and ``group_bytes`` of kernels whose
-    work-groups cost too much to run whole.
+    ``…_lines``: like ``…_sectors``, for lines of 128 bytes. ``group_bytes``: the different bytes of
+    global memory that each work-group touches, summed over work-groups. ``global_atomic_requests``:
+    atomic operations by warp; ``global_atomic_addresses``: the different addresses of each such
+    request, summed; ``global_atomic_peak``: the number of atomic operations on the most used
+    address. These six are None in rows that an earlier release counted; ``group_bytes`` also for
+    kernels whose work-groups are too expensive to run completely.
 
-    ``sampled_items``: how many work-items ran; all of the launch's where it ``is_exact``. ``relative_error``: the
-    standard error of the operations and accesses altogether, as a share of them. ``without_barriers``: work-items ran
-    one after another although they meet at barriers, and it could not be tried whether that changes a count.
+    ``sampled_items``: number of work-items that ran, all of the launch if ``is_exact``.
+    ``relative_error``: standard error of the sum of operations and accesses, as a share of that
+    sum. ``without_barriers``: work-items ran one after another despite barriers, and it could not
+    be checked whether that changes a count.
     """
 
     fp32_ops: float
@@ -74,8 +77,8 @@ class Work:
 
 
 WORK_NAMES = tuple(one.name for one in fields(Work))
-"""In the order of the record."""
+"""Names of the fields, in the order of the record."""
 OPTIONAL_WORK = tuple(one.name for one in fields(Work) if one.default is None)
-"""Those that may be missing where the others are known."""
+"""Fields that may be None although the others are known."""
 WORK_KINDS = {one.name: str(one.type).removesuffix(" | None") for one in fields(Work)}
-"""``float``, ``int`` or ``bool`` by the name."""
+"""Name of a field to its type: ``float``, ``int`` or ``bool``."""

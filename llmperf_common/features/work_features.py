@@ -1,8 +1,8 @@
-"""What a launch executes, as features: amounts, shares, and the time each part of the device would need for them.
+"""Features from the counted work of a launch: amounts, shares, and analytic times by hardware part.
 
-Owns the features made of ``Work`` and the analytic time. Rough on purpose: each term is an amount over a rate, rates are
-measured peaks or what a compute unit of NVIDIA GPUs does in a clock; models learn what is missing. All are NaN for a
-launch whose work is not known.
+Owns the features made from ``Work`` and the analytic times. The times are deliberately rough: each
+is an amount / a rate, where rates are measured peaks or the throughput of an NVIDIA compute unit
+per clock; models learn the rest. All features are NaN for a launch without counted work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 SECTOR_BYTES = 32
 _SECTORS_A_CLOCK = 4
-"""Sectors a clock of a compute unit's first-level cache: 128 bytes, one request of a warp."""
+"""Sectors per clock of a compute unit's first-level cache: 128 bytes, one request of a warp."""
 _LANES_A_CLOCK = {
     "fp32_ops": 128,
     "fp16_ops": 128,
@@ -26,9 +26,10 @@ _LANES_A_CLOCK = {
     "fp64_ops": 64,
     "special_ops": 16,
 }
-"""Operations a compute unit begins in a clock. The measured peak tells a GPU with less double precision apart."""
+"""Operations that a compute unit starts per clock. GPUs with less double precision are recognised
+by their measured peak."""
 _FMA = 2
-"""Operations of a fused multiply-add in a measured peak; most code has separate ones."""
+"""Operations of an FMA. Measured peaks count two; most code has separate operations."""
 _LATENCY_CLOCKS = {
     "fp32_ops": 5.0,
     "fp64_ops": 5.0,
@@ -43,14 +44,14 @@ _LATENCY_CLOCKS = {
     "local_atomics": 40.0,
     "barriers": 30.0,
 }
-"""Until the next step of the same work-item can begin; some loads are on their way together."""
+"""Clocks until the next step of the same work-item can start, reduced because loads overlap."""
 _NEAR_LOAD_CLOCKS = 10.0
 """Clocks of a load from a compute unit's own cache."""
 _NEAR_BYTES = 2**17
 _ITEMS_A_UNIT, _GROUPS_A_UNIT = 2048, 32
-"""Resident on a compute unit at once, at most."""
+"""Most work-items and work-groups that are resident on a compute unit."""
 _LEAST_EACH = 2.0**-10
-"""Amount a work-item that is added before the logarithm: smaller amounts do not matter."""
+"""Amount per work-item added before the logarithm, because smaller amounts do not matter."""
 
 _AMOUNTS = (
     "fp32_ops", "fp64_ops", "fp16_ops", "int_ops", "special_ops", "global_loads", "global_stores",
@@ -59,39 +60,39 @@ _AMOUNTS = (
 )  # fmt: skip
 
 _TERMS: dict[str, str] = {
-    "dram": "smaller of sectors and buffers, where these are larger than the cache, / DRAM bandwidth",
+    "dram": "min(bytes of sectors, buffer bytes) / DRAM bandwidth; 0 if the buffers fit the cache",
     "l2": "sectors of loads and stores / last-level-cache bandwidth",
-    "l1": "requests of warps, or sectors, / what the used compute units' first-level caches serve",
-    "compute": "operations by kind / what the used compute units do, idle lanes included",
-    "local": "accesses to local memory / what the used compute units do",
-    "atomic": "atomic operations, those in global memory one warp's a clock",
-    "latency": "of the busiest warp, step after step, loads from small buffers faster",
-    "wave": "the same, for each round of work-groups that compute units can hold",
+    "l1": "requests of warps, or sectors, / first-level cache throughput of the used compute units",
+    "compute": "operations by kind / throughput of the used compute units, idle lanes included",
+    "local": "accesses to local memory / throughput of the used compute units",
+    "atomic": "atomic operations; in global memory one warp's operations per clock",
+    "latency": "latencies of the busiest warp's steps, summed; loads from small buffers are faster",
+    "wave": "the latency term x number of rounds of resident work-groups",
 }
-"""The analytic times, without the launch floor."""
+"""Name of an analytic time to its meaning; the launch floor is not among them."""
 
 WORK_MEANINGS: dict[str, str] = {
     **{f"counted_{name}": f"log2(1 + {name} of the launch)" for name in _AMOUNTS},
-    **{f"counted_{name}_each": f"log2(1/1024 + {name} a work-item)" for name in _AMOUNTS},
+    **{f"counted_{name}_each": f"log2(1/1024 + {name} per work-item)" for name in _AMOUNTS},
     "counted_active_items": "log2(1 + work-items that write global memory)",
     "counted_active_share": "share of work-items that write global memory",
-    "counted_sectors_a_load": "log2 of sectors a request of a warp's loads",
-    "counted_sectors_a_store": "log2 of sectors a request of a warp's stores",
+    "counted_sectors_a_load": "log2 of 32-byte sectors per load request of a warp",
+    "counted_sectors_a_store": "log2 of 32-byte sectors per store request of a warp",
     "counted_reuse": "log2(32 x sectors / buffer bytes)",
-    "counted_lane_efficiency": "share of a warp's lanes that work while it does",
+    "counted_lane_efficiency": "share of a warp's lanes that are active while the warp runs",
     "counted_item_spread": "log2(1 + standard deviation / mean of the work of work-items)",
     "counted_warp_peak": "log2 of the busiest warp's work / the mean",
-    "counted_unsure": "1 if what work-items that wait for each other do was not checked",
+    "counted_unsure": "1 if barriers were ignored while counting and their effect was not checked",
     "counted_error": "standard error of the count, as a share",
     **{f"counted_{name}_term_ns": f"log2(1 + ns), {meaning}" for name, meaning in _TERMS.items()},
-    "counted_time_ns": "log2 of the launch floor and all terms but the rounds, added up",
-    "counted_bound_ns": "log2 of the largest of them",
-    "counted_lines_a_load": "log2 of lines of 128 bytes a request of a warp's loads",
-    "counted_lines_a_store": "log2 of lines of 128 bytes a request of a warp's stores",
+    "counted_time_ns": "log2 of the sum of the launch floor and all terms except wave",
+    "counted_bound_ns": "log2 of the largest of the launch floor and all terms except wave",
+    "counted_lines_a_load": "log2 of 128-byte lines per load request of a warp",
+    "counted_lines_a_store": "log2 of 128-byte lines per store request of a warp",
     "counted_group_bytes": "log2(1 + different bytes that a work-group touches)",
     "counted_group_reuse": "log2(bytes loaded and stored / different bytes that work-groups touch)",
-    "counted_atomic_sharing": "log2(atomic operations in global memory / addresses that warps meet)",
-    "counted_atomic_peak": "log2(1 + atomic operations on the address that has most)",
+    "counted_atomic_sharing": "log2(global atomic operations / different addresses, by warp)",
+    "counted_atomic_peak": "log2(1 + atomic operations on the most used address)",
 }
 
 
@@ -130,7 +131,7 @@ def work_features(columns: LaunchColumns) -> dict[str, Floats]:
 
 
 def _later_features(work: dict[str, Floats], *, groups: Floats) -> dict[str, Floats]:
-    """Return features of ``OPTIONAL_WORK``, NaN where these are not known though the others are."""
+    """Return the features made from ``OPTIONAL_WORK``; NaN where those counts are missing."""
     bytes_moved = work["global_load_bytes"] + work["global_store_bytes"]
     return {
         "counted_lines_a_load": _log2_ratio(
@@ -149,20 +150,20 @@ def _later_features(work: dict[str, Floats], *, groups: Floats) -> dict[str, Flo
 
 
 def work_terms_ns(columns: LaunchColumns) -> dict[str, Floats]:
-    """Return the analytic times of ``_TERMS`` in ns, shape (n,) each; NaN where work or a peak is not known."""
+    """Return the analytic times of ``_TERMS`` in ns, shape (n,); NaN where an input is unknown."""
     work = _by_name(columns)
     items, local = work_items(columns), np.prod(columns.local_size, axis=1)
     groups = _num_groups(columns)
     units = columns.device_number("compute_units")
     clocks_a_ns = columns.device_number("max_clock_mhz") / 1e3
     rate = np.minimum(groups, units) * clocks_a_ns
-    """Clocks a nanosecond of all compute units that have a work-group."""
+    """Clocks per nanosecond, summed over all compute units that have a work-group."""
     sectors = work["global_load_sectors"] + work["global_store_sectors"]
     requests = work["global_load_requests"] + work["global_store_requests"]
     moved = SECTOR_BYTES * sectors
     is_cached = columns.buffer_bytes <= columns.device_number("last_level_cache_bytes")
     compulsory = np.where(is_cached, 0.0 * moved, np.minimum(moved, columns.buffer_bytes))
-    # A device with few units for double precision: its measured peak, a fused multiply-add as two.
+    # GPUs with few double-precision units: use the measured peak, where an FMA counts as two.
     doubles_a_clock = columns.device_number("peak_fp64_gflops") / (_FMA * units * clocks_a_ns)
     lanes = {name: np.full(len(items), float(number)) for name, number in _LANES_A_CLOCK.items()}
     lanes["fp64_ops"] = np.fmin(lanes["fp64_ops"], doubles_a_clock)
@@ -172,7 +173,7 @@ def work_terms_ns(columns: LaunchColumns) -> dict[str, Floats]:
         (work[name] / items * number for name, number in _LATENCY_CLOCKS.items()),
         np.zeros(len(items)),
     )
-    # What the far loads of a kernel with small buffers would have taken is taken off again.
+    # Kernels with small buffers load from the near cache: subtract the excess latency.
     is_near = columns.buffer_bytes <= _NEAR_BYTES
     saved = (_LATENCY_CLOCKS["global_loads"] - _NEAR_LOAD_CLOCKS) * work["global_loads"] / items
     steps = np.where(is_near, steps - saved, steps)
@@ -201,11 +202,11 @@ def _by_name(columns: LaunchColumns) -> dict[str, Floats]:
 
 
 def _log2_amount(values: Floats) -> Floats:
-    """log2(1 + x), NaN where x is."""
+    """Return log2(1 + x); NaN where x is NaN."""
     return np.where(np.isnan(values), np.nan, log2_count(np.nan_to_num(values)))
 
 
 def _log2_ratio(amount: Floats, of: Floats) -> Floats:
-    """log2 of the ratio; 0 where there is none of either, NaN where it is not known."""
+    """Return log2(amount / of); 0 where ``of`` is 0, NaN where the amount is unknown."""
     ratio = np.divide(amount, of, out=np.ones(amount.shape), where=of > 0)
     return np.where(np.isnan(amount), np.nan, np.log2(np.maximum(ratio, _LEAST_EACH)))

@@ -1,1 +1,1 @@
-"""Reading and writing files that come from others or go to users."""
+"""Reading files that may be untrusted, and writing files for users."""

@@ -1,6 +1,6 @@
-"""JSON from files that others wrote: counted before it is unpacked, finite numbers only.
+"""Reading of untrusted JSON: its size is checked before parsing, and numbers must be finite.
 
-Owns the limits. What a document must say is its reader's matter.
+Owns the limits. The caller checks the content of the document.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from typing import Any, NoReturn
 
 MAX_VALUES = 8_000_000
-"""Values of one document: each takes some 80 bytes in memory."""
+"""Values of one document, at most. Each takes about 80 bytes of memory: 640 MB in all."""
 MAX_DEPTH = 200
 
 
@@ -17,7 +17,7 @@ def parse_json(data: bytes, *, max_values: int = MAX_VALUES) -> Any:
     """Return the value of a JSON document.
 
     Raises:
-        ValueError: It is no JSON, too deep, has too many values, or a number that is not finite.
+        ValueError: The data is not JSON, too deep, or has too many values or a non-finite number.
 
     >>> parse_json(b'{"a": [1, 2.5]}')
     {'a': [1, 2.5]}

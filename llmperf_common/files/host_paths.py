@@ -1,7 +1,8 @@
-"""Paths of this host out of what a compiler or a traceback says, before it becomes a row.
+"""Removal of this host's paths from compiler logs and tracebacks before they are stored in rows.
 
-Owns what counts as one: an absolute path that begins with a folder of this host's root. Its last part stays, since it
-says which file was meant. Rows are published; a user's name and the folders of programs are private.
+Rows are published, but user names and folders of the host are private. Owns what counts as a path:
+an absolute one whose first part is a folder of this host's root. The last part stays: it
+names the file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _END = r"\s\"'`<>|:;,()\[\]{}\x00"
 
 
 def without_host_paths(text: str) -> str:
-    """Return ``text`` with the folders of absolute paths left out.
+    """Return ``text`` with absolute paths shortened to their last part.
 
     >>> without_host_paths("/home/ann/.cache/pocl/tempfile-1.cl:3:1: error: x /= a/b")
     'tempfile-1.cl:3:1: error: x /= a/b'

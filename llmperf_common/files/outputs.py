@@ -1,7 +1,7 @@
-"""What ``--out`` of a command may replace: nothing there, or what the same command wrote before.
+"""The rule for ``--out``: a command may replace only its own earlier output.
 
-Owns the rule and its messages. How a command recognises its own output (a line in a page's head, a key in a Parquet
-schema, the names in a folder) stays with the command.
+Owns the rule and its messages. Each command recognises its own output itself: by a line in a page's
+head, a key in a Parquet schema, or the names in a folder.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _NAMES_SHOWN = 3
 
 
 class OutputTaken(ConfigError):  # noqa: N818  (named for what is wrong)
-    """``--out`` names something that this command did not write."""
+    """``--out`` names a file or folder that this command did not write."""
 
 
 def file_to_write(path: Path, *, is_ours: Callable[[Path], bool], what: str) -> Path:
     """Return the file that a command may write as ``path``, symbolic links followed.
 
     Args:
-        path: what ``--out`` names.
-        is_ours: whether the regular file there was written by the same command.
-        what: what the command writes, for the message: ``report``.
+        path: the value of ``--out``.
+        is_ours: whether the same command wrote the regular file at that path.
+        what: the name of the output for the message, such as ``report``.
 
     Raises:
-        OutputTaken: There is something else: another file, a folder, a device node, a pipe, a socket.
+        OutputTaken: The path holds a foreign file, a folder, a device, a pipe or a socket.
     """
     found = _mode(path)
     if found is None:
@@ -48,7 +48,8 @@ def file_to_write(path: Path, *, is_ours: Callable[[Path], bool], what: str) -> 
     target = path.resolve()
     if not is_ours(target):
         raise OutputTaken(
-            f"--out {path}: exists and holds no {what} of llmperf: name another file, or remove it first"
+            f"--out {path}: exists and holds no {what} of llmperf: name another file, "
+            "or remove this one first"
         )
     return target
 
@@ -59,13 +60,13 @@ def folder_to_write(
     """Return the folder that a command may write as ``path``, symbolic links followed.
 
     Args:
-        path: what ``--out`` names.
-        names: of all files and folders that the command writes into it.
-        is_ours: whether a folder that holds only these was written by the same command.
-        what: what the command writes, for the message: ``evaluation``.
+        path: the value of ``--out``.
+        names: names of all files and folders that the command writes into it.
+        is_ours: whether the same command wrote a folder with only these names.
+        what: the name of the output for the message, such as ``evaluation``.
 
     Raises:
-        OutputTaken: There is something else: a file, a device node, a folder with anything that the command did
+        OutputTaken: The path holds a file, a device, or a folder with content the command did
             not write.
     """
     if not is_folder(path):
@@ -74,22 +75,24 @@ def folder_to_write(
     there = sorted(os.listdir(target))
     if there and not is_ours(target):
         raise OutputTaken(
-            f"--out {path}: the folder is not empty and holds no {what} of llmperf: name a new folder"
+            f"--out {path}: the folder is not empty and holds no {what} of llmperf: name a new "
+            "folder"
         )
     foreign = [name for name in there if name not in names]
     if foreign:
         shown = ", ".join(foreign[:_NAMES_SHOWN]) + (", …" if len(foreign) > _NAMES_SHOWN else "")
         raise OutputTaken(
-            f"--out {path}: holds {shown} beside the {what}, which would be lost: move that away, or name a new folder"
+            f"--out {path}: holds {shown} beside the {what}, and writing here would delete them: "
+            "move them away, or name a new folder"
         )
     return target
 
 
 def is_folder(path: Path, option: str = "--out") -> bool:
-    """Whether there is a folder at ``path`` (links followed), and not nothing yet.
+    """Return True for a folder at ``path`` (links followed), False where nothing exists.
 
     Raises:
-        OutputTaken: There is something else.
+        OutputTaken: The path holds something other than a folder.
     """
     found = _mode(path)
     if found is None:
@@ -102,7 +105,7 @@ def is_folder(path: Path, option: str = "--out") -> bool:
 
 
 def holds_json(path: Path, keys: Collection[str]) -> bool:
-    """Whether ``path`` is a regular file with a JSON object that has ``keys``."""
+    """Whether ``path`` is a regular file that holds a JSON object with at least ``keys``."""
     if not path.is_file():
         return False
     try:
@@ -113,7 +116,7 @@ def holds_json(path: Path, keys: Collection[str]) -> bool:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the mode of what lies at ``path``, links followed; None where there is nothing yet."""
+    """Return the file mode at ``path``, links followed; None where nothing exists."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
@@ -125,7 +128,7 @@ def _mode(path: Path) -> int | None:
 
 
 def _behind_links(path: Path, option: str = "--out") -> Path:
-    """Return where a new ``path`` will lie; a link without a target was made by another and stays as it is."""
+    """Return ``path`` for new output; refuse a dangling link, which this command did not create."""
     if path.is_symlink():
         raise OutputTaken(f"{option} {path}: is a link to nothing: name another path, or remove it")
     return path

@@ -1,8 +1,9 @@
-"""The sizes that a Parquet file's footer gives for its column chunks, read without pyarrow.
+"""The sizes of column chunks in a Parquet file's footer, read without pyarrow.
 
-pyarrow 26 ends the process (``std::terminate``) when it is asked for a column chunk whose size statistics are damaged.
-So what is to be known of a file before pyarrow unpacks it is read here: Thrift's compact protocol, and of it the few fields of
-``FileMetaData`` that are needed (https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
+pyarrow 26 ends the process (``std::terminate``) when a column chunk's size statistics are damaged.
+This module therefore checks a file before pyarrow reads it: it decodes Thrift's compact protocol
+and the few fields of ``FileMetaData`` that are needed
+(https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_FOOTER_BYTES = 4 * 2**20
-"""Bytes of a footer, read at some 2 MB a second. Footers of our own shards have 20 kB."""
+"""Bytes of a footer, at most: about 2 s of decoding. Footers of our own shards have 20 kB."""
 _TAIL_BYTES = 8
 _MAGIC = b"PAR1"
 _MAX_DEPTH = 16
@@ -28,10 +29,10 @@ class ColumnChunk:
     """One column of one row group.
 
     Attributes:
-        path: names of the nested fields, with dots between them.
+        path: names of the nested fields, joined by dots.
         is_text: whether its values are byte arrays.
-        num_values: with nulls and the elements of lists.
-        uncompressed_bytes: of its pages.
+        num_values: including nulls and the elements of lists.
+        uncompressed_bytes: of all its pages.
     """
 
     path: str
@@ -41,12 +42,12 @@ class ColumnChunk:
 
 
 def column_chunks(data: memoryview) -> Iterator[ColumnChunk]:
-    """Yield the column chunks of a Parquet file, row group by row group. Raises ValueError where the footer is damaged."""
+    """Yield a Parquet file's column chunks by row group; ValueError where the footer is damaged."""
     if len(data) < _TAIL_BYTES or bytes(data[-4:]) != _MAGIC:
-        raise ValueError("it does not end as a Parquet file does")
+        raise ValueError("it does not end like a Parquet file (PAR1)")
     length = int.from_bytes(data[-8:-4], "little")
     if length > min(len(data) - _TAIL_BYTES, MAX_FOOTER_BYTES):
-        raise ValueError(f"a footer of {length} bytes: at most {MAX_FOOTER_BYTES} are read")
+        raise ValueError(f"its footer has {length} bytes: at most {MAX_FOOTER_BYTES} are read")
     reader = _Reader(data[len(data) - _TAIL_BYTES - length : len(data) - _TAIL_BYTES])
     try:
         for group in reader.struct().get(_ROW_GROUPS, ()):
@@ -90,7 +91,7 @@ class _Reader:
         return self._element(kind, depth)
 
     def _element(self, kind: int, depth: int) -> Any:
-        """Return a value of a list, in which a truth value is a byte."""
+        """Return one value; elements of lists take this form too, where a boolean is one byte."""
         if kind in _INTEGERS:
             return self._integer()
         if kind == _BINARY:
@@ -119,7 +120,7 @@ class _Reader:
         return self._data[self._at - length : self._at]
 
     def _expect(self, length: int) -> None:
-        """Raise ValueError if fewer bytes follow than this many bytes or elements need."""
+        """Raise ValueError if fewer than ``length`` bytes follow (elements take at least one)."""
         if length > len(self._data) - self._at:
             raise ValueError("its footer is cut short")
 

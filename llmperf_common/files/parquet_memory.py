@@ -1,7 +1,7 @@
-"""How much memory a Parquet file takes when it is unpacked, asked before it is.
+"""A limit on the memory that an untrusted Parquet file needs, checked before it is unpacked.
 
-Owns the limit, and the count: a text that a file holds once can stand in a million rows. What a page says of itself
-against its file's metadata is not checked; a library would have to.
+Owns the limit and the count: a string that the file holds once may appear in a million rows. Page
+headers that contradict the file's metadata are not detected; only a Parquet library could do that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from llmperf_common.files.parquet_footer import column_chunks
 
 MAX_RATIO = 64
-"""Ratio of unpacked to packed bytes of large columns. Our own tables have up to 30."""
+"""Ratio of unpacked to packed bytes, at most. Our own tables reach 30."""
 ALWAYS_ALLOWED_BYTES = 256 * 2**20
 _MAX_ROW_GROUPS = 100_000
 _MAX_LEAVES = 1_000
@@ -24,7 +24,7 @@ _VALUE_BYTES = 8
 
 
 def check_memory(data: pa.Buffer, columns: Collection[str] | None = None) -> None:
-    """Raise ValueError if ``columns`` (all, if None) of a Parquet file would take more memory than such a file may.
+    """Raise ValueError if ``columns`` (None: all) of a Parquet file would need too much memory.
 
     >>> packed = pa.BufferOutputStream()
     >>> pq.write_table(pa.table({"a": ["x" * 2**20] * 1000}), packed)
@@ -42,7 +42,8 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
     facts = file.metadata
     if facts.num_row_groups > _MAX_ROW_GROUPS or facts.num_columns > _MAX_LEAVES:
         raise ValueError(
-            f"it has {facts.num_row_groups} row groups of {facts.num_columns} columns: LLMPerf writes no such table"
+            f"it has {facts.num_row_groups} row groups of {facts.num_columns} columns: "
+            "LLMPerf writes no such table"
         )
     num_bytes = 0
     texts: dict[str, int] = {}
@@ -56,14 +57,15 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             most_in_it = chunk.num_values * max(1, chunk.uncompressed_bytes)
             texts[chunk.path] = texts.get(chunk.path, 0) + most_in_it
         num_bytes = _within(num_bytes, most)
-    # A column whose texts cannot be too much, even if each of its values were all that it has, need not be looked at.
+    # Only a column that could exceed the limit, if its longest possible string filled every row, is
+    # read and counted exactly.
     for path, most_in_it in texts.items():
         if most_in_it > most // 8:
             num_bytes = _within(num_bytes + _text_bytes(data, path, most), most)
 
 
 def _text_bytes(data: pa.Buffer, path: str, most: int) -> int:
-    """Return how many bytes a column of texts takes, reading each different text once."""
+    """Return the unpacked bytes of a column of strings, reading each different string once."""
     num_bytes = 0
     with pq.ParquetFile(pa.BufferReader(data), read_dictionary=[path]) as again:
         for group in range(again.num_row_groups):
@@ -80,7 +82,7 @@ def _within(num_bytes: int, most: int) -> int:
 
 
 def _bytes_of(array: Any) -> int:
-    """Return how many bytes an array takes with its texts written out."""
+    """Return the bytes of an array with dictionary-encoded strings written out."""
     if pa.types.is_dictionary(array.type):
         lengths = pc.binary_length(array.dictionary)
         total = pc.sum(lengths.take(array.indices.drop_null())).as_py()

@@ -1,7 +1,8 @@
-"""Opening files that a stranger may have put there: regular ones only, never waiting, never more than is asked for.
+"""Safe opening of files that another user may have placed: regular files of bounded size only.
 
-Owns the doors: reading a whole file, opening a lock file, and adding to a file of ours. A FIFO would wait for ever, ``/dev/zero`` never ends,
-a link would lead to another's file.
+Owns the reading of a whole file, the opening of a lock file, and appending to a file of ours.
+Without these checks a FIFO would block forever, ``/dev/zero`` would never end, and a link could
+lead to someone else's file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ MIB = 2**20
 
 
 class UnfitFileError(LlmperfError):
-    """It is not a regular file, leads out of its folder, or is too large; the message says which, where and what to do."""
+    """A file is not regular, leads out of its folder or is too large; the message says which."""
 
 
 def read_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> bytes:
@@ -25,22 +26,22 @@ def read_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> byt
 
     Args:
         path: the file.
-        max_bytes: a larger one is refused before it is read.
-        inside: a folder that no link may lead out of.
+        max_bytes: a larger file is refused before it is read.
+        inside: a folder that the file must lie in after links are followed.
 
     Raises:
-        FileNotFoundError: It is not there.
-        UnfitFileError: It is not a regular file, too large, or a link leads out of ``inside``.
+        FileNotFoundError: The file does not exist.
+        UnfitFileError: The file is not regular, too large, or a link leads out of ``inside``.
     """
     with open(_open_regular(path, max_bytes=max_bytes, inside=inside), "rb") as file:
         found = file.read(max_bytes + 1)
-    if len(found) > max_bytes:  # it has grown, or does not know its size (/proc)
+    if len(found) > max_bytes:  # the file has grown, or its size is reported as 0 (/proc)
         raise _too_large(path, max_bytes)
     return found
 
 
 def check_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> None:
-    """Raise what ``read_plain`` would, without reading: for files that a library opens by their name."""
+    """Raise as ``read_plain`` would, without reading: for files that a library opens by name."""
     os.close(_open_regular(path, max_bytes=max_bytes, inside=inside))
 
 
@@ -50,7 +51,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def is_own_file(path: Path) -> bool | None:
-    """Whether there is a regular file, and no link to one; None where there is nothing."""
+    """Whether ``path`` is a regular file itself, not a link to one; None where nothing exists."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -58,11 +59,11 @@ def is_own_file(path: Path) -> bool | None:
 
 
 def open_to_append(path: Path) -> int:
-    """Open a file of a folder of ours at its end, made where it is missing; neither may be a link.
+    """Open a file for appending, create it if missing; refuse links, also as its folder.
 
     Raises:
-        UnfitFileError: One is, or there is something that is not a regular file.
-        OSError: It cannot be opened.
+        UnfitFileError: The file or its folder is a link, or the file is not a regular one.
+        OSError: The file cannot be opened.
     """
     if path.parent.is_symlink() or is_own_file(path) is False:
         raise UnfitFileError(
@@ -73,7 +74,7 @@ def open_to_append(path: Path) -> int:
 
 
 def _too_large(path: Path, max_bytes: int) -> UnfitFileError:
-    return UnfitFileError(f"{path} has more than {max_bytes} bytes: it is not read")
+    return UnfitFileError(f"{path} has more than {max_bytes} bytes: too large to be read")
 
 
 def _open_regular(path: Path, *, max_bytes: int, inside: Path | None) -> int:
@@ -83,12 +84,13 @@ def _open_regular(path: Path, *, max_bytes: int, inside: Path | None) -> int:
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(found.st_mode):
-            raise UnfitFileError(f"{path} is not a regular file: it is not read")
+            raise UnfitFileError(f"{path} is not a regular file: replace it by one")
         if found.st_size > max_bytes:
             raise _too_large(path, max_bytes)
         if inside is not None and not is_inside(path, inside):
             raise UnfitFileError(
-                f"{path} is a link that leads out of {inside}: copy the folder with the targets of its links (cp -rL)"
+                f"{path} is a link that leads out of {inside}: "
+                "copy the folder with the targets of its links (cp -rL)"
             )
     except BaseException:
         os.close(descriptor)
@@ -97,17 +99,17 @@ def _open_regular(path: Path, *, max_bytes: int, inside: Path | None) -> int:
 
 
 def open_lock_file(path: Path, *, create: bool, mode: int = 0o644) -> int:
-    """Open a lock file without following a link; one that exists can be locked also where nothing may be written.
+    """Open a lock file without following a link; an existing one may be read-only.
 
     Args:
         path: the file.
-        create: make it where it is missing.
-        mode: of a file that is made.
+        create: whether to create the file if it is missing.
+        mode: permissions of a new file.
 
     Raises:
-        FileNotFoundError: It is not there, and is not to be made.
-        UnfitFileError: There is something that is not a regular file.
-        OSError: It cannot be opened.
+        FileNotFoundError: The file is missing and ``create`` is false.
+        UnfitFileError: The path is a link or not a regular file.
+        OSError: The file cannot be opened.
     """
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -136,5 +138,5 @@ def _opened_for_locking(path: Path, flags: int, *, create: bool, mode: int) -> i
 
 def _no_lock_file(path: Path) -> UnfitFileError:
     return UnfitFileError(
-        f"{path} is to be a lock file, but there is a link or something else that is not a regular file: remove it"
+        f"{path} must be a lock file, but it is a link or not a regular file: remove it"
     )

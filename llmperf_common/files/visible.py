@@ -1,7 +1,8 @@
-r"""Text of others on its way to a terminal or a card: what would be obeyed there is shown instead.
+r"""Escaping of untrusted text for a terminal or a dataset card: control characters become visible.
 
-Owns which characters those are: control characters (ANSI and OSC sequences begin with one, a carriage return forges a
-line), bidirectional controls, invisible ones, other line ends, and halves of characters, which cannot be written.
+Owns the list of escaped characters: control characters (ANSI and OSC sequences begin with one, a
+carriage return can overwrite a line), bidirectional controls, invisible characters, unusual line
+ends, and lone surrogates, which cannot be encoded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _FORGED = re.compile(r"\n(?=\S)")
 
 
 def visible(text: str) -> str:
-    r"""Return ``text`` in one line in which nothing is obeyed.
+    r"""Return ``text`` as one line with control and invisible characters escaped.
 
     >>> visible("a\x1b[31mb\rc\nd\u202e")
     'a\\x1b[31mb\\x0dc\\nd\\u202e'
@@ -26,7 +27,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    r"""Return ``text`` of several lines, of which the later ones are indented: none looks like one of ours.
+    r"""Return escaped ``text`` whose later lines are indented, so that none imitates our own lines.
 
     >>> visible_lines("cannot read x\nllmperf: done\x07")
     'cannot read x\n  llmperf: done\\x07'
@@ -35,7 +36,7 @@ def visible_lines(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    r"""Return a JSON document with such characters written as JSON writes them; its value stays.
+    r"""Return a JSON document with such characters as JSON escapes; its value stays the same.
 
     >>> visible_json('"\u202ex"')
     '"\\u202ex"'
@@ -46,7 +47,7 @@ def visible_json(text: str) -> str:
 
 
 def in_markdown(text: str) -> str:
-    r"""Return ``text`` as it stands in Markdown: in one line, nothing in it a sign or an element.
+    r"""Return ``text`` as one line of Markdown with all Markdown and HTML syntax escaped.
 
     >>> in_markdown("<script>a|b")
     '&lt;script&gt;a\\|b'
@@ -55,7 +56,7 @@ def in_markdown(text: str) -> str:
 
 
 def in_code(text: str) -> str:
-    """Return ``text`` as a span of code in Markdown; a backtick in it would end the span.
+    """Return ``text`` as a Markdown code span; a backtick, which would end it, becomes a quote.
 
     >>> in_code("a`b|c")
     "`a'b/c`"

@@ -1,7 +1,8 @@
-"""Numbers over grouped values, and how sure they are: the bootstrap that draws families, not rows.
+"""Statistics of values that belong to families, with bootstrap intervals that resample families.
 
-Configs of a kernel and kernels of a family err alike, so a bootstrap over rows would look far too sure. Drawing
-families with replacement is a matrix product for means and one weighted quantile a draw for quantiles.
+Errors are correlated within a kernel and within a family, so a bootstrap over rows would give far
+too narrow intervals. With families drawn with replacement, a mean costs one matrix product over all
+draws and a quantile one weighted quantile per draw.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Statistic:
 
     name: str
     kind: str
-    """"mean", "median", "p90" (90th percentile) or "root_mean" (of values that are squares already)."""
+    """"mean", "median", "p90" (90th percentile) or "root_mean" (root of the mean; pass squares)."""
     values: Floats
     family: Codes
 
     def point(self) -> float | None:
-        """Return the statistic over all values; None without any."""
+        """Return the statistic over all values; None if there are none."""
         if len(self.values) == 0:
             return None
         if self.kind in _QUANTILES:
@@ -40,7 +41,7 @@ class Statistic:
         return mean**0.5 if self.kind == "root_mean" else mean
 
     def resampled(self, draws: Floats) -> Floats:
-        """Return the statistic for each row of ``draws`` (shape (b, families), how often each is in)."""
+        """Return the statistic of each draw; ``draws``: counts, shape (b, families)."""
         if self.kind in _QUANTILES:
             return _weighted_quantiles(self.values, self.family, draws, _QUANTILES[self.kind])
         sums = np.bincount(self.family, self.values, minlength=draws.shape[1])
@@ -52,9 +53,10 @@ class Statistic:
 
 
 def quantile(values: Floats, share: float) -> float:
-    """Return the smallest of ``values`` (shape (n,), n at least 1) that ``share`` of them do not exceed.
+    """Return the smallest of ``values`` that at least ``share`` of them do not exceed.
 
-    Where the share falls exactly between two values their mean is taken, as ``np.median`` does.
+    ``values`` has shape (n,), n at least 1. Where the share falls exactly between two values, the
+    result is their mean, as in ``np.median``.
 
     >>> quantile(np.array([1.0, 2, 3, 10]), 0.5), quantile(np.arange(1.0, 12), 0.9)
     (2.5, 10.0)
@@ -63,7 +65,7 @@ def quantile(values: Floats, share: float) -> float:
 
 
 def _weighted_quantiles(values: Floats, family: Codes, draws: Floats, share: float) -> Floats:
-    """``quantile`` of each draw: shape (b,)."""
+    """Return the ``quantile`` of each draw, shape (b,)."""
     order = np.argsort(values)
     ordered, ordered_family = values[order], family[order]
     result = np.full(len(draws), np.nan)
@@ -71,7 +73,8 @@ def _weighted_quantiles(values: Floats, family: Codes, draws: Floats, share: flo
     for start in range(0, len(draws), step):
         weights = np.cumsum(draws[start : start + step][:, ordered_family], axis=1)
         wanted = share * weights[:, -1:]
-        # Two values where the place lies between them, else one value twice. The slack keeps 0.9 * 10 at 9.
+        # Two neighbouring values where the position lies between them, else the same value twice.
+        # The slack absorbs rounding: 0.9 * 10 stays 9.
         below = ordered[np.argmax(weights >= wanted - _SLACK, axis=1)]
         above = ordered[np.argmax(weights > wanted + _SLACK, axis=1)]
         result[start : start + step] = np.where(wanted[:, 0] > 0, (below + above) / 2, np.nan)
@@ -79,7 +82,7 @@ def _weighted_quantiles(values: Floats, family: Codes, draws: Floats, share: flo
 
 
 def family_draws(num_families: int, replicates: int, seed: int) -> Floats:
-    """Return how often each family is in each draw, shape (replicates, num_families)."""
+    """Return the count of each family in each draw, shape (replicates, num_families)."""
     share = np.full(num_families, 1 / num_families)
     generator = np.random.default_rng(seed)
     return generator.multinomial(num_families, share, size=replicates).astype(np.float64)
@@ -94,7 +97,7 @@ def bootstrap_interval(
         item: the statistic; its family codes are among ``families``.
         families: the distinct codes in the order of the columns of ``draws``, ascending.
         draws: from ``family_draws``.
-        level: of the interval.
+        level: confidence level of the interval, between 0 and 1.
     """
     if len(item.values) == 0:
         return None

@@ -1,21 +1,21 @@
-"""Split-conformal intervals: the errors of predictions on rows that no fit used, turned into a range.
+"""Split-conformal intervals, made from prediction errors on rows that no fit has used.
 
-Owns the quantile rule and its record (``conformal.json``). Does not own which rows calibrate: those must be
-untouched by fitting and choosing (``trainer/evaluation/calibration.py`` takes the calibration part).
+Owns the quantile rule and its record (``conformal.json``). Does not choose the calibration rows
+(``trainer/evaluation/calibration.py``): neither fitting nor model selection may have used them.
 
-The score of a row is |log2(measured / predicted)|, so an interval is a factor: time / f ... time * f. A model
-that says how far off it expects to be (a spread a row) has its scores divided by that, and the interval's
-half width is the quantile times the spread (locally weighted conformal prediction, Lei et al. 2018, arXiv
-1604.04173): launches that it is sure of get narrow intervals, and the promise stays the same, for the score is
-still a function of one row.
+The score of a row is |log2(measured / predicted)|, so an interval is a factor f: time / f to time *
+f. If a model gives each row a spread (the error that it expects), scores are divided by the spread,
+and the half width of an interval is the quantile times the spread (locally weighted conformal
+prediction, Lei et al. 2018, arXiv 1604.04173). Rows with a small spread get narrow intervals. The
+guarantee does not change, because the score still depends on one row only.
 
-Configs of one kernel are alike, so rows are not exchangeable, families are: with ``groups`` each family has
-weight 1/(K+1), shared by its rows, and the unseen family has the last 1/(K+1) at infinity (hierarchical
-conformal prediction, Lee, Barber and Willett 2023, arXiv 2306.06342). A family of many rows weighs no more
-than one of few. The promise: a row drawn from a new family lies within with a probability of at least
-``level``, which is the mean over families of the share of their rows within. It is no promise about each
-family. It holds for finite K and needs K >= level / (1 - level) families (9 for 90 %). Below that the largest
-score is taken and ``guarantee`` says "none".
+Rows of one kernel resemble each other: families are exchangeable, rows are not. With ``groups``
+each of K families has weight 1/(K+1), shared by its rows, and the unseen family has the last
+1/(K+1) at infinity (hierarchical conformal prediction, Lee, Barber and Willett 2023, arXiv
+2306.06342). Large families weigh no more than small ones. The guarantee: the interval of a row of a
+new family contains the measured time with a probability of at least ``level``, averaged over
+families; single families may be covered less. It holds for finite K and needs K >= level / (1 -
+level) families (9 for 90 %). With fewer, the largest score is taken and ``guarantee`` is "none".
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _SCHEMAS = (1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """The half width of one interval and what stands behind it.
+    """The half width of an interval, and the calibration data behind it.
 
     Attributes:
-        half_width_log2: time / 2**h to time * 2**h; with a spread a row, h is this times the spread.
-        num_rows: calibration rows.
-        num_groups: families among them (equal to the rows where none were given).
-        guarantee: "groups" (for a new family), "rows" (for a row like those seen) or "none" (too few).
-            Approximate where out-of-fold errors helped (``Conformal.source``).
+        half_width_log2: h in time / 2**h to time * 2**h; with spreads, h is this times the spread.
+        num_rows: number of calibration rows.
+        num_groups: number of their families (the number of rows where no families were given).
+        guarantee: "groups" (holds for a new family), "rows" (for a row like the calibration rows)
+            or "none" (too few families). Approximate where out-of-fold errors were added
+            (``Conformal.source``).
     """
 
     half_width_log2: float
@@ -53,18 +54,18 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conformal:
-    """Intervals of one model at one level: a pooled band and one for each bin that was large enough."""
+    """Intervals of one model at one level: a pooled band, and one for each large enough bin."""
 
     level: float
     pooled: Band
     bins: Mapping[str, Band] = field(default_factory=dict)
     source: str = "calibration"
-    """Which rows calibrated: "calibration", or "calibration+cross" where its families were too few."""
+    """The rows used: "calibration"; "calibration+cross" where that part was too small."""
     by_spread: bool = False
-    """Whether the half widths are multiples of the spread that the model gives each row."""
+    """Whether half widths are multiples of the spread that the model predicts for each row."""
 
     def half_widths(self, bins: npt.ArrayLike) -> Floats:
-        """Return the half width in log2 for each label of ``bins`` (shape (n,)); pooled where unknown."""
+        """Return the log2 half width of each label in ``bins``: (n,); pooled for unknown labels."""
         return np.array(
             [self.bins.get(str(label), self.pooled).half_width_log2 for label in np.asarray(bins)],
             dtype=np.float64,
@@ -76,12 +77,13 @@ class Conformal:
         """Return the low and high ends in ns, both shape (n,).
 
         Args:
-            predicted_log2_ns: what the model says, shape (n,).
+            predicted_log2_ns: log2 of the predicted times, shape (n,).
             bins: label of each row, shape (n,).
-            spread: how far off the model expects to be, shape (n,); not looked at unless ``by_spread``.
+            spread: the model's expected error of each row, shape (n,); ignored unless
+                ``by_spread``.
 
         Raises:
-            ValueError: ``by_spread`` without a spread: another model's intervals.
+            ValueError: ``by_spread`` is set but no spread given: the intervals are another model's.
         """
         half = self.half_widths(bins)
         if self.by_spread:
@@ -103,13 +105,16 @@ class Conformal:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Conformal:
-        """Read what ``to_json`` wrote, or an earlier release (schema 1: no spread).
+        """Read the output of ``to_json``, also that of earlier releases (schema 1: no spread).
 
         Raises:
-            ValueError: It is of another schema or lacks a key.
+            ValueError: The schema is unknown, or a key is missing.
         """
         if content.get("schema") not in _SCHEMAS:
-            raise ValueError(f"conformal.json: schema {content.get('schema')!r} is not 1 or 2")
+            raise ValueError(
+                f"conformal.json: schema {content.get('schema')!r} is not 1 or 2: train the run "
+                "again with this release"
+            )
         try:
             bins, pooled = content["bins"], content["pooled"]
             if not isinstance(bins, Mapping) or not isinstance(pooled, Mapping):
@@ -131,7 +136,7 @@ def min_groups(level: float) -> int:
     >>> min_groups(0.9), min_groups(0.5)
     (9, 1)
     """
-    # The tiny slack keeps 0.9 / 0.1 = 9.000000000000002 at 9.
+    # The slack absorbs rounding: 0.9 / 0.1 = 9.000000000000002 must count as 9.
     return max(1, int(np.ceil(level / (1 - level) - 1e-9)))
 
 
@@ -139,7 +144,7 @@ def conformal_quantile(scores: Floats, groups: npt.ArrayLike | None, level: floa
     """Return the finite-sample quantile of ``scores`` (shape (n,), at least one).
 
     Args:
-        scores: of the calibration rows: |log2 ratio|, over the spread where there is one.
+        scores: |log2 ratio| of the calibration rows, divided by the spread if the model gives one.
         groups: family of each row, or None where rows are exchangeable.
         level: wanted coverage, between 0 and 1.
 
@@ -180,16 +185,17 @@ def calibrate(
     """Make intervals from the errors of ``n`` calibration rows.
 
     Args:
-        log2_ratio: log2(measured / predicted), shape (n,), over the spread with ``by_spread``.
+        log2_ratio: log2(measured / predicted), shape (n,); divided by the spread with
+        ``by_spread``.
         level: wanted coverage.
         groups: family of each row; None treats rows as exchangeable.
-        bins: label of each row (its regime): each gets its own band (Mondrian) if it has enough groups,
-            else it falls back to the pooled one.
-        source: kept in the record.
-        by_spread: the errors are divided by the spread that the model gave each row.
+        bins: label of each row (its regime). A label with enough groups gets its own band
+            (Mondrian), any other uses the pooled band.
+        source: stored in the record.
+        by_spread: whether the errors are divided by the model's spread of each row.
 
     Raises:
-        ValueError: As ``conformal_quantile``.
+        ValueError: Same as ``conformal_quantile``.
     """
     scores = np.abs(np.asarray(log2_ratio, dtype=np.float64))
     pooled = conformal_quantile(scores, groups, level)
@@ -200,7 +206,7 @@ def calibrate(
             inside = labels == label
             inner = None if groups is None else np.asarray(groups)[inside]
             band = conformal_quantile(scores[inside], inner, level)
-            # Twice the minimum: at the bare minimum the quantile is the maximum, which is mostly noise.
+            # Twice the minimum: with the minimum the quantile is the largest score, mostly noise.
             if band.num_groups >= 2 * min_groups(level):
                 own[str(label)] = band
     return Conformal(level=level, pooled=pooled, bins=own, source=source, by_spread=by_spread)

@@ -1,33 +1,33 @@
-"""How good predictions are: errors, rankings, choices, intervals, each with a bootstrap over families.
+"""Metrics of predictions: errors, rankings, choices and intervals, each bootstrapped over families.
 
-Owns the definitions below, pooled over rows and macro-averaged over kernels. Does not own which rows are
-scored (``trainer/evaluation/evaluate.py``) nor how they are shown. All arrays have shape (n,), one entry a row.
+Owns the definitions below, pooled over rows and averaged over kernels. Does not choose the scored
+rows (``trainer/evaluation/evaluate.py``). All arrays have shape (n,), one entry per row.
 
-==========================  ===========================================================================
+==========================  ========================================================================
 key                         meaning
-==========================  ===========================================================================
+==========================  ========================================================================
 mape_percent                mean of |predicted - measured| / measured
-median_ape_percent          median of the same
-median_log2_ratio           median of log2(predicted / measured); negative: predicts too short
+median_ape_percent          median of |predicted - measured| / measured
+median_log2_ratio           median of log2(predicted / measured); negative: predicted too short
 rmse_log2                   root mean square of log2(predicted / measured)
-share_within_1_25, _1_5,    share of launches whose factor max(predicted / measured, measured / predicted)
-_2                          is at most 1.25, 1.5 or 2. MAPE counts a guess of a tenth as 90 % and one of ten
-                            times as 900 %, so it flatters low guesses; the factor is the same for both
+share_within_1_25, _1_5,    share of launches with max(predicted / measured, measured / predicted)
+_2                          of at most 1.25, 1.5 or 2. MAPE favours low predictions: a tenth of the
+                            time is 90 % error, ten times the time 900 %; this factor is 10 for both
 median_factor, p90_factor   median and 90th percentile of that factor
-macro_KEY                   mean over kernels of each kernel's KEY: mape_percent, median_ape_percent,
-                            the shares and the factors
-median_kernel_KEY           median over kernels of the same
-spearman_mean, _median      over kernels of >= min_configs rows: rank correlation within the kernel; a
-                            prediction that is constant within a kernel ranks nothing and counts as 0
-regret_mean_percent,        over groups that differ in the local size only: measured time at the predicted
-regret_median_percent       best local size over the best measured one, minus 1; ties count their mean
-regret_random_percent       the same for a choice by lot: what no knowledge costs
+macro_KEY                   mean over kernels of each kernel's KEY: mape_percent,
+                            median_ape_percent, the shares and the factors
+median_kernel_KEY           median over kernels of each kernel's KEY
+spearman_mean, _median      over kernels with >= min_configs rows: rank correlation within the
+                            kernel; 0 for a kernel whose predictions are all equal
+regret_mean_percent,        over groups of rows that differ in local size only: measured time at the
+regret_median_percent       predicted best local size ÷ best measured time, minus 1; ties: mean
+regret_random_percent       the same for a local size chosen at random, as a baseline
 coverage                    share of rows whose measured time lies within [low_ns, high_ns]
-family_coverage             mean over families of the share of each family's rows within: what the
-                            intervals promise of a new family, whatever its number of rows
-families_covered            share of families of which at least interval_level of the rows lie within
+family_coverage             mean over families of each family's coverage: the quantity that the
+                            intervals guarantee for a new family, whatever its number of rows
+families_covered            share of families whose coverage is at least interval_level
 interval_width_ratio        median of high_ns / low_ns
-==========================  ===========================================================================
+==========================  ========================================================================
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LONG_LAUNCH_NS = 10_000.0
-"""Nanoseconds from which metrics are also given: below, a GPU's launch floor and timer noise
-dominate."""
+"""Nanoseconds. Metrics are also given over launches at least this long, because launch overhead and
+timer noise dominate shorter ones on a GPU."""
 
 WITHIN = {"1_25": 1.25, "1_5": 1.5, "2": 2.0}
-"""Ends of metric names to the factors they stand for."""
+"""Suffix of a metric's name to the factor that it stands for."""
 
 _ROUNDING = 1e-12
-"""Tolerance of comparisons: nine rows of ten are 90 %, and 3 / 2 is within a factor of 1.5."""
+"""Tolerance of comparisons: 9 of 10 rows count as 90 %, and 3 / 2 as within a factor of 1.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Measured and predicted times of n rows, with what they are grouped by.
+    """Measured and predicted times of n rows, and the groups of the rows.
 
     Attributes:
         measured_ns: positive.
         predicted_ns: positive.
-        low_ns: lower ends of the intervals, or None where the model gives none.
-        high_ns: upper ends, or None.
-        interval_level: coverage that the intervals promise, or None where that is not known.
-        kernel: code of (kernel, device class); rankings are within one code.
-        family: code of the kernel's family; the bootstrap draws these.
-        choice: code of the rows that differ in their local size only; -1 for rows without a choice.
-        slices: names of further groupings ("suite", "regime", ...) to one label a row.
+        low_ns: lower ends of the intervals; None where the model gives no intervals.
+        high_ns: upper ends; None where the model gives no intervals.
+        interval_level: coverage that the intervals guarantee; None where unknown.
+        kernel: code of (kernel, device class); rows are ranked within one code.
+        family: code of the kernel's family; the bootstrap resamples families.
+        choice: code shared by rows that differ in local size only; -1: not in such a group.
+        slices: name of a further grouping ("suite", "regime", ...) to one label per row.
     """
 
     measured_ns: Floats
@@ -89,7 +89,7 @@ class Scored:
     slices: Mapping[str, npt.NDArray[np.str_]] = field(default_factory=dict)
 
     def where(self, mask: Mask) -> Scored:
-        """Return the rows for which ``mask`` (shape (n,)) is true; slices are not carried along."""
+        """Return the rows for which ``mask`` (shape (n,)) is true, without slices."""
         picked: dict[str, Any] = {
             item.name: None if getattr(self, item.name) is None else getattr(self, item.name)[mask]
             for item in fields(self)
@@ -99,7 +99,7 @@ class Scored:
 
 
 def encode(*columns: npt.ArrayLike) -> Codes:
-    """Return one code a row, equal exactly where all ``columns`` (each shape (n,)) are equal."""
+    """Return one code per row; two rows share a code if all ``columns`` (shape (n,)) are equal."""
     codes = np.zeros(len(np.asarray(columns[0])), dtype=np.int64)
     for column in columns:
         _, inner = np.unique(np.asarray(column), return_inverse=True)
@@ -114,7 +114,7 @@ def absolute_percentage_error(measured_ns: Floats, predicted_ns: Floats) -> Floa
 
 
 def log2_ratio(measured_ns: Floats, predicted_ns: Floats) -> Floats:
-    """Return log2(predicted / measured), shape (n,): +1 predicts twice the time."""
+    """Return log2(predicted / measured), shape (n,); +1: the prediction is twice the time."""
     return np.log2(predicted_ns) - np.log2(measured_ns)
 
 
@@ -212,18 +212,19 @@ Block = dict[str, object]
 def summarise(
     scored: Scored, *, min_configs: int = 5, replicates: int = 0, seed: int = 0, level: float = 0.95
 ) -> Block:
-    """Compute every metric of the module's table over ``scored``.
+    """Return every metric of the module's table over ``scored``.
 
     Args:
         scored: the rows.
-        min_configs: fewest rows of a kernel that are ranked.
-        replicates: bootstrap draws of families; 0 leaves the intervals out.
-        seed: of the draws.
-        level: of the bootstrap intervals (percentile method).
+        min_configs: fewest rows of a kernel for a rank correlation.
+        replicates: number of bootstrap draws; 0: no intervals.
+        seed: seed of the draws.
+        level: confidence level of the bootstrap intervals (percentile method).
 
     Returns:
-        Counts (num_rows, num_kernels, num_families, num_choices, num_ranked: the kernels of spearman_*) and one number a metric, None where
-        it is not defined; with ``replicates`` also ``ci``: metric to [low, high], null below two families.
+        Counts (num_rows, num_kernels, num_families, num_choices, and num_ranked: the kernels in
+        spearman_*) and one number per metric, None where undefined. With ``replicates`` also
+        ``ci``: metric to [low, high], None for fewer than two families.
     """
     families = np.unique(scored.family)
     statistics = list(_statistics(scored, min_configs))
@@ -255,7 +256,7 @@ def _num_choices(choice: Codes) -> int:
 def metrics_table(
     scored: Scored, *, min_configs: int = 5, replicates: int = 1000, seed: int = 0
 ) -> dict[str, object]:
-    """Return ``all``, ``from_10_us`` (both with bootstrap intervals) and ``by``: slice to label to block."""
+    """Return ``all`` and ``from_10_us``, with intervals, and ``by``: slice to label to metrics."""
     long = scored.where(scored.measured_ns >= LONG_LAUNCH_NS)
     table: dict[str, object] = {
         "all": summarise(scored, min_configs=min_configs, replicates=replicates, seed=seed),
@@ -272,13 +273,13 @@ def metrics_table(
 
 
 def censored_share(num_ok: Mapping[str, int], num_censored: Mapping[str, int]) -> Block:
-    """Return the share of launches cut off by the time budget, over all and by label.
+    """Return the share of launches without a time because of the time budget, overall and by label.
 
-    A censored row has no time and so no error: a table without this share flatters the long launches.
+    Censored rows have no error: without this share a table hides the missing long launches.
 
     Args:
-        num_ok: label (regime) to timed rows.
-        num_censored: label to ``over_time_budget`` rows.
+        num_ok: label (regime) to number of timed rows.
+        num_censored: label to number of ``over_time_budget`` rows.
     """
     labels = sorted({*num_ok, *num_censored})
     by = {label: _share(num_censored.get(label, 0), num_ok.get(label, 0)) for label in labels}
@@ -290,10 +291,10 @@ def _share(part: int, rest: int) -> float | None:
 
 
 def noise_floor_median_ape_percent(median_ns: Floats, iqr_ns: Floats) -> float | None:
-    """Return the median APE that a perfect prediction of the median has against one further reading.
+    """Return the median APE, against a single reading, of a model that predicts the median exactly.
 
-    For a symmetric distribution the median of |reading - median| is half the interquartile range. This is
-    noise *within* a run; between two runs it is larger (docs/explanation/measurement.md).
+    For a symmetric distribution the median of |reading - median| is half the interquartile range.
+    This is the noise *within* a run; between runs it is larger (docs/explanation/measurement.md).
     """
     known = np.isfinite(iqr_ns) & (median_ns > 0)
     if not np.any(known):

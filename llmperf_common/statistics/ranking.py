@@ -1,6 +1,6 @@
-"""What a prediction is worth for choosing: rank correlation within a kernel, regret of the chosen local size.
+"""Ranking metrics: rank correlation within a kernel, and regret of the chosen local size.
 
-Owns both definitions over rows and groups. Does not own how they are averaged (``metrics.py``).
+Owns both definitions over rows and groups; ``metrics.py`` averages them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Codes = npt.NDArray[np.int64]
 def spearman_by_group(
     measured: Floats, predicted: Floats, group: Codes, min_rows: int
 ) -> tuple[Codes, Floats]:
-    """Rank-correlate within each group, ties at their mean rank.
+    """Return Spearman's rank correlation within each group; ties get their mean rank.
 
     Args:
         measured: shape (n,).
         predicted: shape (n,).
         group: codes, shape (n,).
-        min_rows: smaller groups are left out; so are groups whose measured values are all equal.
+        min_rows: smaller groups are left out, as are groups with measured values all equal.
 
     Returns:
-        The codes of the groups kept and their correlations in [-1, 1], both shape (g,). A group whose
-        predictions are all equal has 0.
+        The codes of the remaining groups and their correlations in [-1, 1], both shape (g,). The
+        correlation of a group whose predictions are all equal is 0.
 
     >>> spearman_by_group(np.array([1.0, 2, 3]), np.array([5.0, 7, 9]), np.zeros(3, int), 3)[1]
     array([1.])
@@ -46,7 +46,7 @@ def spearman_by_group(
 
 
 def _centred_ranks(values: Floats, index: Codes, rows: Codes) -> Floats:
-    """Mean ranks of ``values`` within their group, minus the group's mean rank."""
+    """Return the mean rank of each value within its group, minus the group's mean rank."""
     order = np.lexsort((values, index))
     sorted_values, sorted_index = values[order], index[order]
     starts = np.concatenate(([0], np.cumsum(rows)[:-1]))
@@ -61,7 +61,10 @@ def _centred_ranks(values: Floats, index: Codes, rows: Codes) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """What choosing the local size costs, one entry a group of rows, as fractions (0: the best)."""
+    """The regret of a choice of local size per group, as fractions of the best time (0: the best).
+
+    ``chosen``: the local size with the shortest prediction; ``random``: one chosen at random.
+    """
 
     group: Codes
     chosen: Floats
@@ -69,13 +72,13 @@ class Regret:
 
 
 def choice_regret(measured_ns: Floats, predicted_ns: Floats, choice: Codes) -> Regret:
-    """Say what is lost where the prediction picks the local size.
+    """Return the extra time if the prediction picks the local size.
 
     Args:
         measured_ns: shape (n,).
         predicted_ns: shape (n,).
-        choice: code of the rows that differ in their local size only; -1 is ignored, and so are
-            groups of one row.
+        choice: code shared by rows that differ in local size only; -1 and groups of one
+            row are ignored.
     """
     kept = choice >= 0
     measured, predicted = measured_ns[kept], predicted_ns[kept]

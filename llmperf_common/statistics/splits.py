@@ -1,20 +1,23 @@
-"""Which rows a model may see: parts by family (the default), by kernel, or by launch config.
+"""Splits of a dataset into train, validation, calibration and test, by family, kernel or config.
 
-Owns the rule, its record (``split.json``) and the check that no family crosses. Pure functions of ids and a
-seed: the same dataset gives the same parts on every machine, whatever the order of its rows.
+Owns the rule, its record (``split.json``) and the check that no family is in two parts. All
+functions are pure functions of ids and a seed: the parts are the same on every machine, in
+any row order.
 
-=========  ==================================================================================================
+=========  =======================================================================================
 kind       parts
-=========  ==================================================================================================
-family     train/validation/calibration/test = 80/8/4/8 % of the families, in the order of a seeded hash; every
-           part has at least one. A family that touches a public suite belongs to test, beside those 8 %.
-kernel     80/6/4/10 % of the kernels: the paper's 90/10, with the parts that choose and calibrate taken from
-           its 90. Near duplicates may cross; ``crossing_families`` says how many do.
-config     rows by the hash of their sample_id: 68/8/4/20 %. Kernels are seen, launch configs are not.
-=========  ==================================================================================================
+=========  =======================================================================================
+family     train/validation/calibration/test = 80/8/4/8 % of the families, in the order of a seeded
+           hash; every part has at least one. A family with a kernel of a public suite goes to test,
+           in addition to those 8 %. The default.
+kernel     80/6/4/10 % of the kernels: the paper's 90/10, where validation and calibration come out
+           of the 90. Near duplicates may be in different parts; ``crossing_families`` lists them.
+config     68/8/4/20 % of the rows, by the hash of sample_id. Kernels of test rows are in train too.
+=========  =======================================================================================
 
-With ``family`` and ``kernel`` a fifth part, ``seen_configs``, holds ``held_out.share`` of the rows of the
-train part's kernels, by the same hash: never fitted, they show what is learnt about kernels that were seen.
+With ``family`` and ``kernel`` a fifth part, ``seen_configs``, holds ``held_out.share`` of the rows
+of the train part's kernels, by the same hash. No fit uses them: they show errors on new launches
+of known kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ SPLIT_SCHEMA = 1
 
 
 class SplitKind(StrEnum):
-    """What is kept together: a family, a kernel, or nothing but one launch config."""
+    """The unit that a split keeps in one part: a family, a kernel or a launch config."""
 
     FAMILY = "family"
     KERNEL = "kernel"
@@ -41,7 +44,7 @@ class SplitKind(StrEnum):
 
 
 class Part(StrEnum):
-    """What a row may be used for."""
+    """The purpose of a row."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -64,7 +67,7 @@ DEFAULT_HELD_OUT_SHARE = 0.2
 
 
 class SplitError(LlmperfError, ValueError):
-    """A split that cannot be made or that does not hold; the message says what to do."""
+    """A split is impossible or does not fit the dataset; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +75,11 @@ class Split:
     """The record in ``split.json``.
 
     Attributes:
-        kind: what is kept together.
-        seed: of every hash.
-        parts: part to sorted ids: family ids, kernel ids, or nothing with kind ``config``.
-        held_out_share: share of the train part's rows that is never fitted (0 with kind ``config``).
-        public_suites: suites whose families were put into test whole.
+        kind: the unit that stays in one part.
+        seed: seed of every hash.
+        parts: part to sorted family ids or kernel ids; empty with kind ``config``.
+        held_out_share: share of the train part's rows that no fit uses (0 with kind ``config``).
+        public_suites: suites whose families all went to test.
     """
 
     kind: SplitKind
@@ -104,13 +107,16 @@ class Split:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Split:
-        """Read what ``to_json`` wrote.
+        """Read the output of ``to_json``.
 
         Raises:
-            SplitError: It is of another schema, or a key is missing or of the wrong kind.
+            SplitError: The schema is unknown, or a key is missing or has a wrong type.
         """
         if content.get("schema") != SPLIT_SCHEMA:
-            raise SplitError(f"split.json: schema {content.get('schema')!r} is not {SPLIT_SCHEMA}")
+            raise SplitError(
+                f"split.json: schema {content.get('schema')!r} is not {SPLIT_SCHEMA}: train the "
+                "run again with this release"
+            )
         parts, held_out = content.get("parts"), content.get("held_out")
         suites = content.get("public_suites", ())
         if not isinstance(parts, Mapping) or not isinstance(held_out, Mapping):
@@ -128,13 +134,13 @@ class Split:
 
 
 def unit_hash(seed: int, scope: str, identity: str) -> float:
-    """Return a number in [0, 1) that depends on the three arguments only.
+    """Return a hash of the three arguments as a number in [0, 1).
 
     >>> unit_hash(0, "config", "a") == unit_hash(0, "config", "a")
     True
     """
     digest = hashlib.sha256(f"{seed}:{scope}:{identity}".encode()).digest()
-    # 53 bits: more would round up to 1.0.
+    # 53 bits, a float's precision: more bits could round up to 1.0.
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
@@ -153,11 +159,11 @@ def split_by_family(
     """Split by family.
 
     Args:
-        families: family id to the suites its kernels come from.
-        seed: of the order of the families.
-        public_suites: a family that touches one of these belongs wholly to test. Compared without
-            case and up to the first "/", so "rodinia/bfs" counts as "rodinia".
-        held_out_share: share of train's rows that becomes ``seen_configs``.
+        families: family id to the suites of its kernels.
+        seed: seed of the order of the families.
+        public_suites: a family with a kernel of one of these goes to test as a whole. Names are
+            compared without case and up to the first "/": "rodinia/bfs" counts as "rodinia".
+        held_out_share: share of the train part's rows that becomes ``seen_configs``.
 
     Raises:
         SplitError: Fewer than 4 families (3 where a public suite fills test).
@@ -183,7 +189,7 @@ def split_by_family(
 def split_by_kernel(
     kernel_ids: Collection[str], *, seed: int, held_out_share: float = DEFAULT_HELD_OUT_SHARE
 ) -> Split:
-    """Split by kernel, near duplicates or not: for comparison with the paper only.
+    """Split by kernel and ignore near duplicates: only for comparison with the paper.
 
     Raises:
         SplitError: Fewer than 4 kernels.
@@ -197,20 +203,20 @@ def split_by_kernel(
 
 
 def split_by_config(*, seed: int) -> Split:
-    """Split rows of every kernel by the hash of their sample_id."""
+    """Return the split of every kernel's rows by the hash of their sample_id."""
     return Split(kind=SplitKind.CONFIG, seed=seed, parts={}, held_out_share=0.0)
 
 
 def _cut(
     ids: Sequence[str], kind: SplitKind, seed: int, *, test_is_filled: bool
 ) -> dict[Part, tuple[str, ...]]:
-    """Deal ids in hash order: each part its rounded share, at least one, train what is left."""
+    """Cut the ids in hash order: each part gets its rounded share, at least 1; train the rest."""
     needed = 3 if test_is_filled else 4
     if len(ids) < needed:
         noun = "families" if kind is SplitKind.FAMILY else "kernels"
         raise SplitError(
-            f"a split by {kind.value} needs at least {needed} {noun}, found {len(ids)}: collect more "
-            "kernels, or set split.kind=config to hold out launch configs of the same kernels"
+            f"a split by {kind.value} needs at least {needed} {noun}, found {len(ids)}: collect "
+            "more kernels, or set split.kind=config to hold out launch configs of the same kernels"
         )
     order = sorted(ids, key=lambda item: (unit_hash(seed, kind.value, item), item))
     parts: dict[Part, tuple[str, ...]] = {}
@@ -234,7 +240,7 @@ def assign_parts(
     """Return the part of each row, shape (n,); "" for a row whose family or kernel is in no part.
 
     Args:
-        split: the rule.
+        split: the record of the split.
         family_ids: shape (n,).
         kernel_ids: shape (n,).
         sample_ids: shape (n,).
@@ -242,7 +248,7 @@ def assign_parts(
     draws = unit_hashes(split.seed, "config", sample_ids)
     if split.kind is SplitKind.CONFIG:
         _, validation, calibration, test = SHARES[SplitKind.CONFIG]
-        # Test first, so that it holds the rows that seen_configs would hold in the other kinds.
+        # Test comes first: it holds the rows that would be seen_configs in the other kinds.
         edges = np.cumsum([test, validation, calibration])
         names = np.array([Part.TEST, Part.VALIDATION, Part.CALIBRATION, Part.TRAIN], dtype=str)
         return names[np.searchsorted(edges, draws, side="right")]
@@ -254,27 +260,29 @@ def assign_parts(
 
 
 def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
-    """Assert that a split can be trusted for a dataset.
+    """Check that a split is valid for a dataset.
 
     Args:
         split: the record.
         kernel_families: kernel id to family id of every kernel of the dataset.
 
     Raises:
-        SplitError: An id is in two parts, or (kind ``family``) two kernels of a family would be in
-            different parts because the record knows the family under another id.
+        SplitError: An id is in two parts; or (kind ``family``) two families of the record have
+            become one since, so that its kernels would be in different parts.
     """
     owner: dict[str, Part] = {}
     for part, ids in split.parts.items():
         for identity in ids:
             if owner.setdefault(identity, part) is not part:
                 raise SplitError(
-                    f"split: {split.kind.value} {identity} is in both {owner[identity]} and {part}"
+                    f"split: {split.kind.value} {identity} is in both {owner[identity]} and "
+                    f"{part}: "
+                    "make the split anew"
                 )
     if split.kind is not SplitKind.FAMILY:
         return
-    # family_id is the smallest kernel_id of the family: a listed id that is now a mere member was
-    # merged into another family after the split was made.
+    # A family_id is the smallest kernel_id of its family: a listed id that is not one any more
+    # belongs to a family that was merged into another after the split was made.
     for kernel, family in kernel_families.items():
         if kernel != family and kernel in owner and owner[kernel] is not owner.get(family):
             raise SplitError(
@@ -284,7 +292,7 @@ def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
 
 
 def crossing_families(split: Split, kernel_families: Mapping[str, str]) -> list[str]:
-    """Return the families with kernels in more than one part of a split by kernel, sorted."""
+    """Return, sorted, the families whose kernels a split by kernel puts into several parts."""
     if split.kind is not SplitKind.KERNEL:
         return []
     owner = {kernel: part for part, ids in split.parts.items() for kernel in ids}

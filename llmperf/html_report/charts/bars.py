@@ -1,7 +1,6 @@
-"""Charts of categories: stacked bars, and values with an interval, one row a category.
+"""Charts of categories, one row per category: stacked bars, and values with an interval.
 
-Owns what is drawn against named rows. Names of kernels are long and foreign: they are shortened, and the
-whole name is shown under the pointer.
+Names of kernels are long and untrusted: they are shortened, and a tooltip shows the whole name.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ROW_HEIGHT = 17.0
 _BAR_HEIGHT = 11.0
 _MAX_LABEL = 22
 _LOW_ENDS = 100.0
-"""Factor below the smallest value at which the axis cuts an interval off."""
+"""The axis ends this factor below the smallest value; intervals that reach lower are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +35,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalRow:
-    """One row of an interval chart; ``low`` and ``high`` may be NaN where there is no interval."""
+    """One row of an interval chart; ``low`` and ``high`` are NaN where there is no interval."""
 
     label: str
     value: float
     low: float
     high: float
     note: str
-    """Printed at the end of the row: usually n."""
+    """Text at the end of the row, usually n."""
 
 
 def _row_frame(canvas: Canvas, labels: Sequence[str], x: Scale, note_chars: int) -> Frame:
@@ -89,7 +88,7 @@ def stacked_bar_chart(
     colours: Sequence[int] | None = None,
     width: float = 380.0,
 ) -> Chart:
-    """Return horizontal stacked bars: shares of each row, or counts on one scale."""
+    """Return horizontal stacked bars: shares of each row, or counts on a common scale."""
     colour_of = list(colours) if colours is not None else list(range(len(parts)))
     most = max((sum(bar.counts) for bar in bars), default=1)
     x = share_scale(label) if as_share else linear_scale(0, most, label, count, is_count=True)
@@ -132,7 +131,7 @@ def interval_chart(
     note_heading: str = "n",
     width: float = 380.0,
 ) -> Chart:
-    """Return one dot a row with its interval, and a guide line where given."""
+    """Return one dot per row with its interval, and a guide line if given."""
     canvas = _canvas_for(len(rows), width)
     notes = max([len(row.note) for row in rows] + [len(note_heading)])
     frame = _row_frame(canvas, [row.label for row in rows], x, notes)
@@ -164,8 +163,9 @@ def interval_chart(
 def error_scale(rows: Sequence[IntervalRow], label: str, formatter: Formatter) -> Scale:
     """Return a logarithmic scale over all values and interval ends.
 
-    A baseline can be wrong by 1,500 % where a good model is by 5 %: on a linear axis the good ones are one
-    dot. What is below a hundredth of the smallest value (a lower end near 0) is drawn at the axis' left edge.
+    A baseline can have an error of 1,500 % where a good model has 5 %: on a linear axis good models
+    would be indistinguishable. Interval ends below a hundredth of the smallest value are drawn at
+    the left edge.
     """
     values = np.array([row.value for row in rows])
     positive = values[np.isfinite(values) & (values > 0)]

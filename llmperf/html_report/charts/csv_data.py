@@ -1,7 +1,7 @@
-"""The numbers behind a chart, as CSV inside a link: no script and no second file is needed.
+"""The numbers behind a chart as a CSV link, without a script or a second file.
 
-Owns the rows a chart drew, the CSV text and its ``data:`` address. Values are bare numbers in the
-unit that the column's name gives, with six significant digits, which is finer than any timer here.
+Owns the record of drawn rows, the CSV text and its ``data:`` address. Values are plain numbers in
+the unit that the column's name states, with six significant digits, finer than any timer here.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from urllib.parse import quote
 Cell = str | float
 
 _SAFE = ",;:/()+*=!$@"
-"""Characters that are not escaped: they mean nothing in the address, an escape takes three bytes."""
+"""Characters without a meaning in the address: not escaped, because an escape takes three bytes."""
 _FORMULA = ("=", "+", "-", "@", "\t")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What one panel of a figure shows.
+    """The data that one panel of a figure shows.
 
     Args:
-        panel: Name that tells the panel from its neighbours.
-        columns: One name a column, with the unit in brackets.
-        rows: One row a shape.
+        panel: Name of the panel, unique in its figure.
+        columns: One name per column, with the unit in brackets.
+        rows: One row per drawn shape.
     """
 
     panel: str
@@ -35,7 +35,7 @@ class Drawn:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    r"""Return CSV with a header; a NaN is an empty cell.
+    r"""Return CSV text with a header; NaN becomes an empty cell.
 
     >>> csv_text(("name", "time [ns]"), [("a", 1234.5678), ("b", float("nan"))])
     'name,time [ns]\na,1234.57\nb,\n'
@@ -49,7 +49,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 def _cell(value: Cell) -> str:
     if isinstance(value, str):
-        # A spreadsheet would run foreign text that starts like a formula.
+        # A spreadsheet would evaluate untrusted text that starts like a formula.
         return f"'{value}" if value.startswith(_FORMULA) else value
     if value != value:  # noqa: PLR0124
         return ""

@@ -1,6 +1,6 @@
 """Charts of distributions: stacked histograms and boxes of quantiles.
 
-Owns how many values become one shape. Histograms take counts, so the page never holds the values.
+Owns the reduction of many values to shapes: the page holds counts and quantiles, not the values.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Layer:
 
 
 def bin_edges(x: Scale, num_bins: int) -> Floats:
-    """Return edges that are even on the scale."""
+    """Return bin edges with equal distances on the scale."""
     if x.is_log:
         return np.geomspace(x.low, x.high, num_bins + 1)
     return np.linspace(x.low, x.high, num_bins + 1)
@@ -61,11 +61,11 @@ def histogram_chart(
     """Return a stacked histogram; values beyond the scale are counted in its outermost bins.
 
     Args:
-        layers: Stacked from the bottom, in order.
-        x: Also decides the bins: even on it.
-        text: The words of the plot.
-        num_bins: How many.
-        tallest: Top of the y axis, so that neighbouring panels compare; None fits this panel.
+        layers: Layers, stacked from the bottom.
+        x: The x scale; bins have equal widths on it.
+        text: Texts of the plot.
+        num_bins: Number of bins.
+        tallest: Top of the y axis, for panels on a common axis; None: this panel's tallest bin.
         guides: Vertical reference lines.
         shape: Size of the drawing.
         label: Label of the y axis.
@@ -127,7 +127,7 @@ def _count_bins(values: Floats, edges: Floats) -> Floats:
 
 
 def tallest_bin(groups: Sequence[Floats], x: Scale, num_bins: int = 40) -> int:
-    """Return the highest count that any group reaches, for panels on one y axis."""
+    """Return the largest bin count of all groups, for panels on a common y axis."""
     edges = bin_edges(x, num_bins)
     return (
         max((int(_count_bins(values, edges).max(initial=0)) for values in groups), default=1) or 1
@@ -136,7 +136,7 @@ def tallest_bin(groups: Sequence[Floats], x: Scale, num_bins: int = 40) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxGroup:
-    """One box: a category and its values (NaN are left out)."""
+    """One box: a category and its values (NaNs are ignored)."""
 
     label: str
     values: Floats
@@ -151,7 +151,7 @@ def box_chart(
     guides: Guides = _NO_GUIDES,
     shape: Shape = _USUAL,
 ) -> Chart:
-    """Return vertical boxes side by side with n below each; quantiles beyond the scale are clamped."""
+    """Return vertical boxes with n below each; quantiles beyond the scale are clamped."""
     canvas = Canvas(width=shape.width, height=shape.height)
     x = linear_scale(0, max(1, len(groups)), x_label)
     plain = frame_for(canvas, x, y, heading=text.heading)

@@ -1,7 +1,7 @@
-"""HTML as values: escaping by type, and the few elements a report is built from.
+"""HTML as values: escaping by type, and the elements of a report.
 
-Owns escaping. Kernel names, paths, sources and compiler logs are strangers' text: every plain ``str``
-is escaped on its way into an element, and only :class:`Html`, which these functions make, is not.
+Owns escaping. Kernel names, paths, sources and compiler logs are untrusted text: these functions
+escape every plain ``str`` in an element, but not :class:`Html`, which only they make.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from llmperf.html_report.charts.csv_data import Drawn, csv_address, grouped
 
-# Control characters have no meaning in HTML. Bidirectional overrides can make a listing read
-# differently from what a compiler sees (CVE-2021-42574), so they are shown as their code point.
+# Control characters have no meaning in HTML. Bidirectional overrides can make a listing look
+# different from what a compiler reads (CVE-2021-42574). All are shown as code points.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
 )
@@ -21,26 +21,26 @@ _INVISIBLE = re.compile(
 
 _FILE_WORDS = 6
 _MANY = 6
-"""Columns that do not fit a phone. Where the browser cannot tell, the style says that the table
-scrolls."""
+"""Columns from which a table does not fit a phone. Browsers that cannot detect an overflow show a
+note that the table scrolls."""
 _LONG_ROWS = 30
-"""Rows from which a table may be broken over pages in print."""
+"""Rows above which a table may be split over pages in print."""
 
 
 class Html(str):
-    """Text that already is HTML; never made from foreign text except through :func:`escape`."""
+    """Text that is HTML already; untrusted text becomes Html only through :func:`escape`."""
 
     __slots__ = ()
 
 
 class Chart(Html):
-    """An SVG that knows what it draws, so that a figure can offer its data."""
+    """An SVG with the data that it draws, so that a figure can offer them as CSV."""
 
     __slots__ = ("drawn",)
     drawn: Drawn
 
     def __new__(cls, svg: Html, drawn: Drawn) -> Chart:
-        """Return the chart; ``drawn`` are the values of its shapes."""
+        """Return the chart; ``drawn`` holds the values of its shapes."""
         chart = super().__new__(cls, svg)
         chart.drawn = drawn
         return chart
@@ -51,7 +51,7 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def escape(text: str) -> Html:
-    """Return ``text`` as HTML: unchanged if it is :class:`Html`, else escaped and made visible.
+    """Return :class:`Html` unchanged, other text escaped and with invisible characters shown.
 
     >>> str(escape('<b>"x"</b>'))
     '&lt;b&gt;&quot;x&quot;&lt;/b&gt;'
@@ -62,7 +62,7 @@ def escape(text: str) -> Html:
 
 
 def shorten(text: str, limit_chars: int) -> str:
-    """Return at most ``limit_chars`` characters of ``text``, its middle left out if need be.
+    """Return ``text`` in at most ``limit_chars`` characters, its middle left out if too long.
 
     >>> shorten("abcdefghij", 7)
     'abc…hij'
@@ -75,13 +75,13 @@ def shorten(text: str, limit_chars: int) -> str:
 
 
 def tag(name: str, *children: str, **attributes: str) -> Html:
-    """Return one element; a trailing ``_`` of an attribute's name is dropped, other ``_`` become ``-``."""
+    """Return one element; ``class_`` becomes ``class``, ``aria_label`` becomes ``aria-label``."""
     inner = "".join(escape(child) for child in children)
     return Html(f"{_opening(name, attributes)}{inner}</{name}>")
 
 
 def void(name: str, **attributes: str) -> Html:
-    """Return one element that has no end tag (``meta``, ``col``)."""
+    """Return one element without an end tag (``meta``, ``col``)."""
     return Html(_opening(name, attributes))
 
 
@@ -91,7 +91,7 @@ def _opening(name: str, attributes: dict[str, str]) -> str:
 
 
 def join(parts: Iterable[str]) -> Html:
-    """Return the parts one after another, each escaped unless it is HTML."""
+    """Return the parts joined, each escaped unless it is :class:`Html`."""
     return Html("".join(escape(part) for part in parts))
 
 
@@ -101,16 +101,16 @@ def paragraph(*parts: str) -> Html:
 
 
 def nothing_to_show(what: str, reason: str) -> Html:
-    """Return the line that stands where a figure would, so that no section is silently empty."""
+    """Return a line that replaces a figure and says why, so that no section is silently empty."""
     return tag("p", f"{what}: nothing to show because {reason}.", class_="nothing")
 
 
 def figure(
     charts: Sequence[str], caption: str, *, legend: str = "", columns: int = 2, wide: bool = False
 ) -> Html:
-    """Return charts side by side (``columns`` where there is room) over one caption and their data.
+    """Return charts in up to ``columns`` columns, with one caption and links to their data.
 
-    ``wide`` charts scroll in a narrow window instead of shrinking until the text is too small.
+    ``wide`` charts scroll in a narrow window instead of shrinking to unreadable text.
     """
     shown = [_wide(chart) for chart in charts] if wide else charts
     panels = tag("div", *shown, class_=f"panels of{columns}")
@@ -123,7 +123,7 @@ def _wide(chart: str) -> Html:
 
 
 def data_links(panels: Sequence[Drawn], name: str) -> Html:
-    """Return links that download what the panels show as CSV, one for each set of columns."""
+    """Return links that download the panels' data as CSV, one link for each set of columns."""
     files = grouped(panels)
     links: list[str] = []
     for number, (words, text) in enumerate(files, start=1):
@@ -142,14 +142,15 @@ def _slug(text: str) -> str:
 def table(
     caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = ""
 ) -> Html:
-    """Return a table that scrolls by itself when it is too wide.
+    """Return a table that scrolls horizontally if it is too wide.
 
     Args:
-        caption: What it shows, its unit and n.
-        headers: One a column.
-        rows: Cells; the first of each row is its header.
-        align: One letter a column: ``l`` left, ``r`` right, ``w`` left and broken anywhere (foreign
-            text), ``p`` prose, kept wide enough to read; missing letters mean ``r``, the first ``l``.
+        caption: Content of the table, with unit and n.
+        headers: One text per column.
+        rows: Cells; the first cell of a row is its header.
+        align: One letter per column: ``l`` left, ``r`` right, ``w`` left, may break anywhere
+            (untrusted text), ``p`` prose, kept wide enough to read. Missing letters: ``l`` for the
+            first column, ``r`` for others.
     """
     letters = (align or "l").ljust(len(headers), "r")
     head = join(
@@ -171,7 +172,7 @@ def table(
         tag("tbody", *body),
     )
     scrolled = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label="table")
-    # The outer box counts tables: counters inside a size container do not reach beyond it.
+    # The outer box numbers the tables: CSS counters inside a size container are local to it.
     classes = ["tabled"] + ["long"] * (len(body) > _LONG_ROWS) + ["many"] * (len(headers) >= _MANY)
     return tag("div", scrolled, class_=" ".join(classes))
 
@@ -183,27 +184,27 @@ def _cells(cells: Sequence[str], letters: str) -> list[Html]:
 
 
 def _aligned(letter: str) -> dict[str, str]:
-    # Most cells are numbers: right is the style's default, which makes large tables a third smaller.
+    # Most cells are numbers, so right is the default: large tables take a third less space.
     return {} if letter == "r" else {"class_": letter}
 
 
 def side_by_side(*parts: str) -> Html:
-    """Return parts in two columns where there is room."""
+    """Return parts in two columns, if the window is wide enough."""
     return tag("div", *parts, class_="panels of2")
 
 
 def details(summary: str, *children: str) -> Html:
-    """Return content that is folded away until asked for."""
+    """Return folded content with its summary."""
     return tag("details", tag("summary", summary), *children)
 
 
 def listing(text: str) -> Html:
-    """Return preformatted foreign text: a source or a log."""
+    """Return preformatted untrusted text: a source or a log."""
     return tag("pre", tag("code", text), tabindex="0")
 
 
 def section(title: str, anchor: str, *children: str) -> Html:
-    """Return a section with its heading; ``anchor`` is what the contents link to."""
+    """Return a section with its heading; the table of contents links to ``anchor``."""
     return tag("section", tag("h2", title), *children, id=anchor)
 
 

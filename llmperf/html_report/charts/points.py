@@ -1,7 +1,7 @@
-"""Charts of points: scatter and lines with several series, and two-dimensional density.
+"""Charts of points: scatter plots and lines with several series, and two-dimensional densities.
 
-Owns what is drawn between two numeric axes. Many points become bins of a density, or an evenly taken
-subset: both are functions of the data alone, so a page can be made again byte for byte.
+Large numbers of points become bins of a density, or an evenly spaced subset. Both depend on the
+data only, so a page can be reproduced byte for byte.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from llmperf.html_report.charts.svg import (
 )
 
 MAX_POINTS = 1_000
-"""Points above which a plot is binned or thinned: more dots hide each other and make the page
-heavy."""
+"""Points above which a plot is binned or thinned: more dots hide each other and make pages
+large."""
 _BINS = 44
 SHADES = 5
-"""Of a colour, for counts."""
+"""Shades of a colour in a density plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Points of one colour; ``low`` and ``high`` draw vertical interval bars where given."""
+    """Points of one colour; ``low`` and ``high``, if given, draw vertical interval bars."""
 
     name: str
     x: Floats
@@ -47,12 +47,12 @@ class Series:
     high: Floats | None = None
     style: int = 0
     joined: bool = False
-    """Joined by a line, in the order given."""
+    """Whether a line joins the points, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guides:
-    """Reference lines: the identity, and values on either axis with a short text."""
+    """Reference lines: the line y = x, and values on either axis with a short text."""
 
     identity: bool = False
     at_x: tuple[tuple[float, str], ...] = ()
@@ -61,7 +61,7 @@ class Guides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotText:
-    """The words of a plot: heading above it, title and description for those who cannot see it."""
+    """Texts of a plot: heading above it, title and description for screen readers."""
 
     title: str
     description: str
@@ -70,7 +70,7 @@ class PlotText:
 
     @property
     def panel(self) -> str:
-        """Name of the plot among those of its figure."""
+        """The name of the plot within its figure."""
         return self.hint or self.heading or self.title
 
 
@@ -89,7 +89,7 @@ _USUAL = Shape()
 
 
 def thin(num_points: int, limit: int = MAX_POINTS) -> Ints:
-    """Return which of ``num_points`` rows to draw: all, or ``limit`` evenly spaced ones."""
+    """Return the indices of the points to draw: all, or ``limit`` evenly spaced ones."""
     if num_points <= limit:
         return np.arange(num_points)
     return np.unique(np.linspace(0, num_points - 1, limit).round().astype(np.int64))
@@ -158,19 +158,19 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
     for index, (value, words) in enumerate(shown):
         place = frame.at_y(value)
         canvas.line(frame.left, place, frame.right, place, "guide")
-        # Of two lines close together the lower one has its words below it; so has one at the top, where
-        # the axis' label stands.
+        # The text stands below the line for the lower of several lines, and for a line near the
+        # top, where the axis label stands; otherwise above it.
         below = (len(shown) > 1 and index == 0) or place < frame.top + 14
         canvas.text(frame.left + 4, place + (11 if below else -4), words, "note")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Density:
-    """A density plot and the counts its shades stand for."""
+    """A density plot, and the counts that its shades represent."""
 
     svg: Chart
     shades: dict[int, str]
-    """Words of each shade that occurs, by its level."""
+    """Text of each shade that occurs, by its level."""
 
 
 def density_chart(
@@ -184,9 +184,9 @@ def density_chart(
     shape: Shape = _USUAL,
     most: int | None = None,
 ) -> Density:
-    """Return all points counted in square bins, darker where there are more (logarithmic shades).
+    """Return a plot of the number of points per square bin, in logarithmic shades.
 
-    ``most`` is the count of the darkest shade, so that panels compare; None takes this panel's.
+    ``most`` is the count of the darkest shade, for comparable panels; None: this panel's largest.
     """
     canvas = Canvas(width=shape.width, height=shape.height)
     frame = frame_for(canvas, x, y, heading=text.heading)
@@ -232,19 +232,19 @@ def _count_cells(xs: Floats, ys: Floats, x: Scale, y: Scale) -> tuple[Ints, Ints
 
 
 def densest_bin(xs: Floats, ys: Floats, x: Scale, y: Scale) -> int:
-    """Return the largest count of a bin, for the common shades of several panels."""
+    """Return the largest bin count, for common shades of several panels."""
     return int(_count_cells(xs, ys, x, y)[1].max(initial=1))
 
 
 def shade_edges(most: int) -> Ints:
-    """Return the first count of each shade and, last, one more than ``most``; whole numbers."""
+    """Return the smallest count of each shade, followed by ``most`` + 1; whole numbers."""
     edges = np.geomspace(1, most + 1, SHADES + 1).round().astype(np.int64)
     return np.maximum.accumulate(np.maximum(edges, np.arange(1, SHADES + 2)))
 
 
 def shade_legend(shades: dict[int, str], what: str) -> Html:
-    """Return the key of a density plot: how many of ``what`` a shade stands for."""
-    return legend(list(shades.values()), title=f"{what} a bin", shades=True, colours=list(shades))
+    """Return the legend of a density plot: the number of ``what`` per bin for each shade."""
+    return legend(list(shades.values()), title=f"{what} per bin", shades=True, colours=list(shades))
 
 
 def shade_words(fewest: int, most: int) -> str:

@@ -1,6 +1,6 @@
-"""Numbers as people read them, and the decades of time that a report groups by.
+"""Readable numbers, and the decades of time by which a report groups.
 
-Owns formatting with units, of stored facts too, and the time decades. All times come in nanoseconds.
+Owns the formatting of numbers and facts with units, and the time decades. Times are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _DECIMAL_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"
 _COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 
 LARGEST = 1e30
-"""No time, size or metric is larger: such a number is left out, or clamped to an axis' end."""
+"""Larger numbers are not valid times, sizes or metrics: they are left out or clamped to an axis."""
 
 NO_VALUE = "\u2013"
-"""Stands where there is no number."""
+"""Text in place of a missing number."""
 SPACE = "\u00a0"
-"""Between a number and its unit: a line must not break there."""
+"""The space between a number and its unit, where a line must not break."""
 MINUS = "\u2212"
 TIMES = "\u00d7"
-"""The sign that follows a ratio."""
+"""The multiplication sign, which follows a ratio."""
 
 DECADE_LABELS = (
     "<1 µs",
@@ -44,17 +44,17 @@ DECADE_LABELS = (
 )
 _DECADE_EDGES_NS = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
 SHORT_LAUNCH_NS = 10_000.0
-"""Nanoseconds below which a launch is mostly overhead; metrics are given for all launches and for
-those above."""
+"""Nanoseconds below which a launch is mostly overhead. Metrics are given for all launches, and for
+those at least this long."""
 
 
 def decade_of(times_ns: Floats) -> Ints:
-    """Return the index into ``DECADE_LABELS`` of each time."""
+    """Return the index of each time's decade in ``DECADE_LABELS``."""
     return np.searchsorted(_DECADE_EDGES_NS, times_ns, side="right").astype(np.int64)
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Return ``value`` with so many significant digits, never in exponent form.
+    """Return ``value`` with ``digits`` significant digits, never in exponent form.
 
     >>> significant(1234.5), significant(0.012345), significant(0.0)
     ('1230', '0.0123', '0')
@@ -69,7 +69,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def short(value: float) -> str:
-    """Return ``value`` with no more digits than it needs: for ticks.
+    """Return ``value`` without trailing zeros, for ticks.
 
     >>> short(2.0), short(0.25)
     ('2', '0.25')
@@ -79,7 +79,7 @@ def short(value: float) -> str:
 
 
 def nanoseconds(value: float) -> str:
-    """Return a time with the unit that suits it.
+    """Return a time in ns, µs, ms or s.
 
     >>> nanoseconds(1234.0).split(SPACE), nanoseconds(999.96e3).split(SPACE)
     (['1.23', 'µs'], ['1.00', 'ms'])
@@ -88,7 +88,7 @@ def nanoseconds(value: float) -> str:
 
 
 def nanoseconds_tick(value: float) -> str:
-    """Return a time for an axis: as short as it can be said."""
+    """Return a time for an axis, without trailing zeros."""
     return _with_unit(value, _NANOSECOND_UNITS, short)
 
 
@@ -124,12 +124,12 @@ def count_tick(value: float) -> str:
 
 
 def factor(value: float) -> str:
-    """Return a ratio with three significant digits and the sign of multiplication."""
+    """Return a ratio with three significant digits and a multiplication sign."""
     return f"{significant(value)}{TIMES}" if math.isfinite(value) else NO_VALUE
 
 
 def share(part: float, whole: float) -> str:
-    """Return a part of a whole in percent; a dash where there is no whole."""
+    """Return a part of a whole in percent; a dash if the whole is 0."""
     return percent(part / whole) if whole else NO_VALUE
 
 
@@ -154,7 +154,7 @@ def percent_tick(fraction: float) -> str:
 
 
 def points_tick(value: float) -> str:
-    """Return a value that already is in percent for an axis."""
+    """Return a value in percent for an axis."""
     return f"{short(value)}{SPACE}%"
 
 
@@ -183,7 +183,7 @@ def share_tick(fraction: float) -> str:
 
 
 def bytes_tick(value: float) -> str:
-    """Return a size for a logarithmic axis, whose ticks are powers of ten: 10 kB, 1 MB."""
+    """Return a size in decimal units for a logarithmic axis: 10 kB, 1 MB."""
     return _with_unit(value, _DECIMAL_BYTES, short)
 
 
@@ -202,7 +202,7 @@ _UNITS: dict[Formatter, str] = {
 
 
 def with_unit(label: str, formatter: Formatter) -> str:
-    """Return an axis label with the unit of the bare numbers that its formatter takes.
+    """Return an axis label with the unit of its formatter's input.
 
     >>> with_unit("Warm median", nanoseconds_tick), with_unit("Work-groups", count_tick)
     ('Warm median [ns]', 'Work-groups')
@@ -221,11 +221,11 @@ _FACT_UNITS: tuple[tuple[str, Formatter], ...] = (
     ("gflops", lambda value: f"{significant(value)}{SPACE}GFLOP/s"),
     ("mhz", lambda value: f"{significant(value, 4)}{SPACE}MHz"),
 )
-"""The last word of a fact's name and how its number is shown."""
+"""The last word of a fact's name, and the formatter of its number."""
 
 
 def fact_name(name: str) -> str:
-    """Return a stored name as words, without the unit that its value is shown with.
+    """Return a stored name as words, without the unit, which is shown with the value.
 
     >>> fact_name("noise_floor_median_ape_percent"), fact_name("corpus_sha256")
     ('Noise floor median APE', 'Corpus SHA-256')
@@ -241,7 +241,7 @@ _ACRONYMS = {"ape": "APE", "mape": "MAPE", "sha256": "SHA-256", "id": "ID", "num
 
 
 def fact(name: str, value: object) -> str:
-    """Return a stored value as people read it: the unit follows from the last word of its name.
+    """Return a stored value as readable text; the last word of its name decides the unit.
 
     >>> fact("floor_percent", 3.65631411235759).split(SPACE)
     ['3.7', '%']
@@ -266,7 +266,7 @@ def fact(name: str, value: object) -> str:
 
 
 def _moment(value: object) -> str:
-    """Return an ISO 8601 text or a moment without fractions of seconds; another text as it is."""
+    """Return an ISO 8601 time without fractions of seconds; any other text unchanged."""
     try:
         moment = datetime.fromisoformat(str(value))
     except ValueError:
@@ -275,7 +275,8 @@ def _moment(value: object) -> str:
 
 
 def _member(name: str, key: str, value: object) -> str:
-    # {"share": {"all": 0.1}} takes the outer name's unit, {"device": {"clock_mhz": 1.0}} the inner one's.
+    # {"share": {"all": 0.1}} uses the unit of the outer name, {"device": {"clock_mhz": 1.0}} that
+    # of the inner name.
     words = fact(key if key.rpartition("_")[2] in dict(_FACT_UNITS) else name, value)
     return f"({words})" if isinstance(value, Mapping) and value else words
 

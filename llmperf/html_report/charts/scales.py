@@ -1,7 +1,7 @@
-"""From values to places on an axis, and where its ticks stand.
+"""Scales: the position of values on an axis, and the ticks of the axis.
 
-Owns linear and logarithmic scales. A scale never returns a place outside its range: what lies beyond
-is clamped to the edge, so one wild value cannot draw over the page (captions say when that happens).
+Owns linear and logarithmic scales. Values outside a scale's range are clamped to its edge, so that
+an outlier cannot draw over the page; captions say when that happens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TARGET_TICKS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A range of values and how it is cut; ``low < high``, and ``low > 0`` where logarithmic."""
+    """A range of values on an axis; ``low < high``, and ``low > 0`` if logarithmic."""
 
     low: float
     high: float
@@ -34,7 +34,7 @@ class Scale:
     """Axis label with its unit."""
     formatter: Formatter = short
     is_count: bool = False
-    """Only whole numbers are marked."""
+    """Whether ticks are whole numbers only."""
 
     def __post_init__(self) -> None:
         finite = math.isfinite(self.low) and math.isfinite(self.high)
@@ -43,25 +43,25 @@ class Scale:
 
     @property
     def column(self) -> str:
-        """Name of a data column of this axis: its label with the unit of the bare numbers."""
+        """The name of this axis in CSV data: its label with the unit of the plain numbers."""
         return with_unit(self.label, self.formatter)
 
     def fraction(self, values: Floats) -> Floats:
-        """Return places from 0 (low) to 1 (high), clamped; values must not be NaN."""
+        """Return positions from 0 (low) to 1 (high), clamped; values must not be NaN."""
         inside = np.clip(np.asarray(values, dtype=np.float64), self.low, self.high)
         if self.is_log:
             return np.log(inside / self.low) / math.log(self.high / self.low)
         return (inside - self.low) / (self.high - self.low)
 
     def value_at(self, fractions: Floats) -> Floats:
-        """Return the values at places from 0 (low) to 1 (high): ``fraction`` turned round."""
+        """Return the values at positions from 0 (low) to 1 (high), the inverse of ``fraction``."""
         places = np.asarray(fractions, dtype=np.float64)
         if self.is_log:
             return self.low * (self.high / self.low) ** places
         return self.low + places * (self.high - self.low)
 
     def ticks(self, target: int = _TARGET_TICKS) -> list[tuple[float, str]]:
-        """Return the values to mark and their texts."""
+        """Return the tick values and their texts."""
         values = self._log_ticks(target) if self.is_log else self._linear_ticks(target)
         return [(value, self.formatter(value)) for value in values]
 
@@ -110,7 +110,7 @@ def log_scale(
     pad: float = 0.03,
     include: float | None = None,
 ) -> Scale:
-    """Return a logarithmic scale over the positive finite values (and ``include``), a little padded."""
+    """Return a padded logarithmic scale over the positive finite values and ``include``."""
     usable = values[(values > 1 / LARGEST) & (values < LARGEST)]
     if include is not None:
         usable = np.append(usable, include)
@@ -130,7 +130,7 @@ def linear_scale(
     pad: float = 0.0,
     is_count: bool = False,
 ) -> Scale:
-    """Return a linear scale; an empty range is widened to one."""
+    """Return a linear scale; an empty range is widened to a length of 1."""
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high = 0.0, 1.0
     low, high = max(low, -LARGEST), min(high, LARGEST)

@@ -1,7 +1,7 @@
-"""One inline SVG being drawn: shapes with classes, never with colours.
+"""Drawing of inline SVG: shapes have classes, never colours.
 
-Owns the canvas, the axes' frame and the markers. Colours come from ``page.css`` (so dark mode and print
-need no second drawing), and a series differs by marker shape as well, so that no chart needs colour.
+Owns the canvas, the frame of the axes and the markers. Colours come from ``page.css``, so that dark
+mode and print need no second drawing. Series also differ by marker: no chart depends on colour.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from llmperf.html_report.charts.scales import Scale
 NUM_COLOURS = 8
 _LEGEND_CHARS = 40
 CHARACTER_WIDTH = 5.9
-"""Mean advance of a character at the charts' 10.5 px, a little generous: fonts differ by machine."""
+"""Mean width of a character in px at the charts' font size of 10.5 px; slightly too large, because
+fonts differ by machine."""
 
 
 def number(value: float) -> str:
     """Return a coordinate as SVG text, rounded to at most one decimal.
 
     Raises:
-        ValueError: The value is not finite: a browser would silently drop the shape.
+        ValueError: The value is not finite; a browser would silently drop the shape.
     """
     if not math.isfinite(value):
         raise ValueError(f"coordinate {value} is not finite")
@@ -54,21 +55,21 @@ class Canvas:
     def rect(
         self, x: float, y: float, width: float, height: float, class_: str, hint: str = ""
     ) -> None:
-        """Draw a rectangle; ``hint`` is shown under the pointer."""
+        """Draw a rectangle; ``hint`` is its tooltip."""
         self._shape("rect", class_, hint, x=x, y=y, width=max(0.0, width), height=max(0.0, height))
 
     def text(self, x: float, y: float, text: str, class_: str = "t", hint: str = "") -> None:
-        """Write text; the class says where its anchor is (``start`` unless ``mid`` or ``end``)."""
+        """Write text; the class sets its anchor (``start`` unless ``mid`` or ``end``)."""
         hints = [tag("title", hint)] if hint else []
         self._shapes.append(tag("text", text, *hints, x=number(x), y=number(y), class_=class_))
 
     def path(self, data: str, class_: str) -> None:
-        """Draw a path whose data was made of :func:`number` s."""
+        """Draw a path; its coordinates must come from :func:`number`."""
         if data:
             self._shapes.append(tag("path", class_=class_, d=data))
 
     def render(self, title: str, description: str) -> Html:
-        """Return the SVG; the title names it, the description says what a reader would see."""
+        """Return the SVG with its title, and a description of its content for screen readers."""
         return tag(
             "svg",
             tag("title", title),
@@ -93,26 +94,26 @@ class Frame:
     y: Scale
 
     def place_x(self, values: Floats) -> Floats:
-        """Return horizontal places."""
+        """Return horizontal positions in px."""
         return self.left + self.x.fraction(values) * (self.right - self.left)
 
     def place_y(self, values: Floats) -> Floats:
-        """Return vertical places (SVG counts downwards)."""
+        """Return vertical positions in px (SVG counts downwards)."""
         return self.bottom - self.y.fraction(values) * (self.bottom - self.top)
 
     def at_x(self, value: float) -> float:
-        """Return the horizontal place of one value."""
+        """Return the horizontal position of one value."""
         return float(self.place_x(np.array([value]))[0])
 
     def at_y(self, value: float) -> float:
-        """Return the vertical place of one value."""
+        """Return the vertical position of one value."""
         return float(self.place_y(np.array([value]))[0])
 
 
 def frame_for(
     canvas: Canvas, x: Scale, y: Scale, *, heading: str = "", left: float | None = None
 ) -> Frame:
-    """Return a plot area that leaves room for the tick texts, the labels and a heading."""
+    """Return a plot area with margins for tick texts, labels and a heading."""
     widest = max((len(text) for _, text in y.ticks()), default=1)
     margin = left if left is not None else 10 + widest * CHARACTER_WIDTH
     return Frame(
@@ -126,7 +127,7 @@ def frame_for(
 
 
 def draw_axes(canvas: Canvas, frame: Frame, *, heading: str = "", hint: str = "") -> None:
-    """Draw grid lines, ticks and labels; the y label stands above the axis, where it reads level."""
+    """Draw grid lines, ticks and labels; the y label is horizontal, above the axis."""
     if heading:
         canvas.text(0, 12, heading, "heading", hint)
     canvas.text(0, frame.top - 9, frame.y.label, "label")
@@ -153,11 +154,11 @@ def _spaced(frame: Frame) -> list[tuple[float, str]]:
 
 
 def marker_path(xs: Floats, ys: Floats, shape: int, size: float = 4.0) -> str:
-    """Return all markers of one series as one path: circle, square, triangle, diamond, repeating."""
+    """Return all markers of a series as one path; the shapes repeat after four series."""
     half = size / 2
     top, side = number(half), number(size)
     pieces = (
-        # A round-capped line of no length is a disc: the stroke's width is its diameter.
+        # A disc: a round-capped line of length 0, whose stroke width is the diameter.
         "h0",
         f"m-{top}-{top}h{side}v{side}h-{side}z",
         f"m0-{top}l{top} {side}h-{side}z",
@@ -169,12 +170,12 @@ def marker_path(xs: Floats, ys: Floats, shape: int, size: float = 4.0) -> str:
 
 
 def marker_class(series: int) -> str:
-    """Return the classes that colour the markers of a series."""
+    """Return the CSS classes of a series' markers."""
     return f"c{series % NUM_COLOURS} {'disc' if series % 4 == 0 else 'mark'}"
 
 
 def polyline_path(xs: Floats, ys: Floats) -> str:
-    """Return a line through the points."""
+    """Return the path of a line through the points."""
     return "".join(
         f"{'M' if i == 0 else 'L'}{number(x)} {number(y)}"
         for i, (x, y) in enumerate(zip(xs, ys, strict=True))
@@ -189,7 +190,7 @@ def legend(
     shades: bool = False,
     colours: Sequence[int] | None = None,
 ) -> Html:
-    """Return the key of a figure: colour, marker shape or shade of each series, in HTML."""
+    """Return the legend of a figure in HTML: colour, marker or shade of each series."""
     items = [tag("span", title, class_="legend-title")] if title else []
     for index, name in zip(colours or range(len(names)), names, strict=True):
         key = Canvas(width=12, height=12)

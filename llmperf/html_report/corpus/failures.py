@@ -1,6 +1,6 @@
-"""What of a corpus cannot be launched and why, and which files gave no kernel at all.
+"""The kernels of a corpus that cannot be launched, with reasons, and the files without a kernel.
 
-Owns those tables and their examples. Every text in them is foreign and shortened.
+Owns those tables and their examples. All texts in them are untrusted and shortened.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def failures_section(view: CorpusView, stats: CorpusStats) -> Html:
 
 
 def macros_section(view: CorpusView, stats: CorpusStats) -> Html:
-    """Return what was defined for kernels whose host program would have done so."""
+    """Return the macros that LLMPerf defined because a kernel's host program would define them."""
     title, anchor = "Inferred macros", "macros"
     if not stats.macros:
         return section(title, anchor, nothing_to_show(title, "no kernel needed any"))
@@ -67,9 +67,9 @@ def macros_section(view: CorpusView, stats: CorpusStats) -> Html:
         for macro, number in list(stats.macros.items())[:_MAX_MACROS]
     ]
     caption = (
-        f"Definitions in the build options (n = {count(len(stats.macros))}, in {count(stats.num_with_macros)} kernels; "
-        f"the {len(rows)} commonest). A name without value is 1. They are guesses that make the kernel compile, not its "
-        "author's values."
+        f"Definitions in the build options (n = {count(len(stats.macros))}, in "
+        f"{count(stats.num_with_macros)} kernels; the {len(rows)} commonest). A name without a "
+        "value is 1. The values are guesses that make the kernel compile, not those of its author."
     )
     headers = ("Definition", "Kernels", "For example", "In")
     return section(title, anchor, table(caption, headers, rows, align="wrww"))
@@ -95,8 +95,8 @@ def _codes(view: CorpusView, stats: CorpusStats) -> Html:
     ]
     number = sum(stats.failures_by_code.values())
     caption = (
-        f"Kernels that cannot be launched, by code (n = {count(number)} of {count(stats.num_kernels)}). "
-        "Each gives one failed row in a dataset."
+        f"Kernels that cannot be launched, by code (n = {count(number)} of "
+        f"{count(stats.num_kernels)}). Each gives one failed row in a dataset."
     )
     headers = ("Code", "Kernels", "Share", "Arguments read", "Meaning")
     listed = table(caption, headers, rows, align="lrrrp")
@@ -104,7 +104,10 @@ def _codes(view: CorpusView, stats: CorpusStats) -> Html:
 
 
 def _examples(code: FailureCode, kernels: Sequence[Kernel]) -> Html:
-    """Return one kernel for each of the commonest reasons: the first line of its detail, names aside."""
+    """Return one kernel for each of the commonest reasons.
+
+    A reason is the first line of the detail without names and numbers.
+    """
     by_reason: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         detail = kernel.failure.detail if kernel.failure else ""
@@ -136,8 +139,8 @@ def _refused(view: CorpusView) -> Html:
     if not rows:
         return Html("")
     caption = (
-        f"Arguments that nothing can be passed for (n = {count(len(signatures))} kernels; one kernel can have several "
-        "kinds)."
+        f"Kinds of arguments that LLMPerf cannot create (n = {count(len(signatures))} kernels; a "
+        "kernel can have several kinds)."
     )
     return table(caption, ("Argument", "Kernels", "Share"), rows)
 
@@ -157,7 +160,7 @@ def _skipped(view: CorpusView) -> Html:
         )
         for reason, paths in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
-    caption = f"Files that gave no kernel, by reason (n = {count(len(skipped))})."
+    caption = f"Files without a kernel, by reason (n = {count(len(skipped))})."
     listed = [(shorten(path, 120), shorten(reason, 200)) for path, reason in skipped[:_MAX_SKIPPED]]
     which = f"the first {_MAX_SKIPPED} of them" if len(skipped) > _MAX_SKIPPED else "all of them"
     return join(

@@ -1,6 +1,6 @@
-"""Near duplicates in a corpus: how large families are, and the largest of them.
+"""Near duplicates in a corpus: the sizes of families, and the largest families.
 
-Owns those two. A family is never split between training and test, so its size is what a split loses in freedom.
+A family is never divided between training and test, so large families make splits uneven.
 """
 
 from __future__ import annotations
@@ -54,17 +54,20 @@ def _sizes(members: dict[str, list[Kernel]], stats: CorpusStats) -> Html:
     ]
     alone = stats.kernels_by_family_size[words[0]]
     caption = (
-        f"Families by their number of kernels: {counted(stats.num_families, 'family', 'families')} (left) of "
-        f"{counted(stats.num_kernels, 'kernel')} (right); {share(alone, stats.num_kernels)} of the kernels have no near "
-        "duplicate. Near duplicates are sources of which at least 85 % of the runs of five tokens are the same when "
-        "comments are left out and names are replaced; a family is what a chain of them connects."
+        f"Families by their number of kernels: {counted(stats.num_families, 'family', 'families')} "
+        f"(left) with {counted(stats.num_kernels, 'kernel')} (right); "
+        f"{share(alone, stats.num_kernels)} of the kernels have no near duplicate. Two sources are "
+        "near duplicates if at least 85 % of their runs of five tokens are equal, without comments "
+        "and with names replaced. Kernels that a chain of near duplicates connects are one family."
     )
     return figure(charts, caption)
 
 
 def _bars(bars: Sequence[Bar], label: str) -> Html:
     words = "; ".join(f"size {bar.label}: {count(bar.counts[0])}" for bar in bars)
-    text = PlotText(title=f"{label} by family size", description=words, heading="Kernels a family")
+    text = PlotText(
+        title=f"{label} by family size", description=words, heading="Kernels per family"
+    )
     return stacked_bar_chart(bars, (label.lower(),), text, as_share=False, label=label)
 
 
@@ -92,7 +95,7 @@ def _largest(largest: Sequence[list[Kernel]]) -> Html:
                 ", ".join(shorten(name, 24) for name, _ in suites.most_common(3)),
             )
         )
-    caption = f"The {len(rows)} largest families; of names and suites the commonest."
+    caption = f"The {len(rows)} largest families, with their commonest names and suites."
     return table(caption, ("Family", "Kernels", "Files", "Names", "Suites"), rows, align="lrrwl")
 
 

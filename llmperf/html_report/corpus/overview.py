@@ -1,7 +1,4 @@
-"""The head of a corpus's report: how much there is, from where, and whether every file is accounted for.
-
-Owns the counts, provenance and the chart of suites.
-"""
+"""The head of a corpus's report: counts, provenance, and the chart of suites."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def _provenance(view: CorpusView, stats: CorpusStats) -> Html:
     ]
     analysed = sum(one.analysis is not None for one in view.corpus.kernels)
     facts.append(("Kernels with a memory analysis", count(analysed)))
-    return definition_table("What the corpus is. Its identity does not depend on paths.", facts)
+    return definition_table("Identity of the corpus. It does not depend on paths.", facts)
 
 
 def _suites(view: CorpusView) -> Html:
@@ -76,7 +73,7 @@ def _suites(view: CorpusView) -> Html:
         stacked_bar_chart(shown, _OUTCOMES, text, as_share=False, label="Kernels", width=790.0)
     ]
     caption = (
-        f"Kernels by suite, largest first (n = {count(len(view.corpus.kernels))}). A suite is named when a corpus is "
-        "built, or is the name of the folder or archive."
+        f"Kernels by suite, largest first (n = {count(len(view.corpus.kernels))}). The name of a "
+        "suite is given when a corpus is built, or is that of the folder or archive."
     )
     return join([figure(charts, caption, legend=legend(_OUTCOMES), columns=1)])

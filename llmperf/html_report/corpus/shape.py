@@ -1,7 +1,7 @@
-"""What a corpus's kernels look like: dimensions, arguments by kind and type, sizes.
+"""The kernels of a corpus by dimensions, arguments (kind and type) and sizes.
 
-Owns those figures; all are over the kernels whose arguments could be read, launchable or not, but for the size of
-the source, which every kernel with a text has.
+All figures cover the kernels whose arguments could be read, launchable or not; the size of the
+source covers all kernels with a source.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ def _arguments(signatures: Sequence[Signature]) -> Html:
         _bars(by_type, "Arguments by element type", "By element type"),
     ]
     caption = (
-        f"Arguments of {count(len(signatures))} kernels (n = {count(len(arguments))} arguments). Right: the type "
-        "below typedefs, of one element for a buffer; a structure of one scalar type counts as that type."
+        f"Arguments of {count(len(signatures))} kernels (n = {count(len(arguments))} arguments). "
+        "Right: the type without typedefs; of a buffer, the type of one element. A structure of "
+        "one scalar type counts as that type."
     )
     return figure(charts, caption, legend=legend(_PARTS))
 
@@ -117,7 +118,10 @@ def _dimensions(signatures: Sequence[Signature]) -> Html:
         local = sum(one.static_features.get("uses_local", 0.0) > 0 for one in chosen)
         number = len(chosen)
         rows.append((f"{dims}-D", count(number), share(number, total), count(fixed), count(local)))
-    caption = f"NDRange dimensions that the kernels ask for (n = {count(total)}): the highest one whose id or size is read."
+    caption = (
+        f"NDRange dimensions of the kernels (n = {count(total)}): the highest dimension whose id "
+        "or size the kernel reads."
+    )
     headers = ("NDRange", "Kernels", "Share", "Fixed work-group", "Use local memory")
     return table(caption, headers, rows)
 
@@ -149,21 +153,22 @@ def _sizes(view: CorpusView, signatures: Sequence[Signature]) -> Html:
     places = linear_scale(-0.5, most + 0.5, "Arguments", short, is_count=True)
     charts = [
         _histogram(source, log_scale(source, "Bytes", bytes_tick), "Source"),
-        _histogram(arguments, places, "Arguments a kernel", num_bins=most + 1),
-        _histogram(tokens, log_scale(tokens, "Tokens", count_tick), "Tokens reached"),
+        _histogram(arguments, places, "Arguments per kernel", num_bins=most + 1),
+        _histogram(tokens, log_scale(tokens, "Tokens", count_tick), "Tokens with called functions"),
     ]
     quartiles = quantiles(source, 0.25, 0.5, 0.75) if source.size else [0.0, 0.0, 0.0]
     caption = (
-        "Sizes of the kernels: bytes of the source that each needs (quartiles "
-        f"{', '.join(count(value) for value in quartiles)}), number of arguments (more than {most} are counted as "
-        f"{most}), and tokens of the kernel and the functions it calls. Kernels of one file share its typedefs and "
-        "macros, so bytes do not add up to those of the files."
+        "Sizes of the kernels: bytes of the source that a kernel needs (quartiles "
+        f"{', '.join(count(value) for value in quartiles)}), number of arguments (more than {most} "
+        f"are counted as {most}), and tokens of the kernel and the functions it calls. Kernels of "
+        "one file share its typedefs and macros, so the sum of bytes exceeds the size of the files."
     )
     return join([figure(charts, caption, columns=3)])
 
 
 def _histogram(values: Floats, x: Scale, heading: str, *, num_bins: int = 30) -> Html:
-    words = f"{count(len(values))} kernels, median {short(float(np.median(values))) if values.size else '0'}"
+    middle = short(float(np.median(values))) if values.size else "0"
+    words = f"{count(len(values))} kernels, median {middle}"
     text = PlotText(title=f"{heading}: distribution", description=words, heading=heading)
     layers = [Layer(name="kernels", values=values)]
     return histogram_chart(layers, x, text, num_bins=num_bins, shape=SMALL, label="Kernels")

@@ -1,6 +1,6 @@
-"""What was checked about the timed rows, and what came out.
+"""The checks of timed rows and their results.
 
-Owns the meanings of the checks as told to a reader.
+Owns the explanations of the checks for readers.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from llmperf_common.features.activity import Activity
 _MEANINGS = {
     "writes_output": "The launch changed at least one byte of a buffer: it does some work.",
     "deterministic": "Two launches on the same inputs gave the same bytes.",
-    "input_sensitive": "Other inputs gave other outputs: the work depends on the data it is given.",
+    "input_sensitive": "Other inputs gave other outputs: the result depends on the input data.",
     "stationary": "The warm readings show no trend: the last ones are not faster or slower.",
-    "above_floor": "The median is no shorter than the bytes touched divided by the measured peak bandwidth.",
-    "data_dependent": "A value read from memory decides an address or a loop, so time depends on the data. A property, not a fault.",
+    "above_floor": "The median is at least the bytes touched divided by the measured peak "
+    "bandwidth.",
+    "data_dependent": "A value read from memory decides an address or a loop, so the time depends "
+    "on the data. This is a property, not a fault.",
 }
 _ACTIVITIES = {
-    Activity.ACTIVE: "Most of its launches have many work-items that store something.",
-    Activity.FEW_ITEMS: "In most launches at most a tenth of the work-items store anything, and the others do far less.",
-    Activity.NOTHING: "No work-item stores anything, or no launch that was checked changed its output.",
+    Activity.ACTIVE: "In most launches many work-items store something.",
+    Activity.FEW_ITEMS: "In most launches at most a tenth of the work-items store anything, and "
+    "the others do far less.",
+    Activity.NOTHING: "No work-item stores anything, or no checked launch changed its output.",
 }
 _PARTS = ("yes", "no", "not checked")
 _COLOURS = (0, 1, 7)
@@ -45,7 +48,7 @@ _MAX_LISTED = 20
 
 
 def checks_section(facts: DatasetFacts) -> Html:
-    """Return how many ok rows passed each check, and the kernels that failed one most often."""
+    """Return the number of ok rows that passed each check, and kernels that failed often."""
     title, anchor = "Checks", "checks"
     samples = facts.samples
     total = int(samples.ok.sum())
@@ -77,8 +80,10 @@ def checks_section(facts: DatasetFacts) -> Html:
         label="Share of ok rows",
     )
     caption = (
-        f"Checks of the ok rows, n = {count(total)}. The first three need extra launches with other inputs and are made on a task's smallest and "
-        "largest launch config and one other only, so most rows were not checked. A row that fails a check is kept and flagged."
+        f"Checks of the ok rows, n = {count(total)}. The first three checks need extra launches "
+        "with other inputs. They are made for three launch configs of a task only (the smallest, "
+        "the largest and another one), so most rows were not checked. A row that fails a check is "
+        "kept and flagged."
     )
     headers = ("Check", "Yes", "No", "Not checked", "Yes, of checked", "Meaning")
     listed = table(f"Checks of the ok rows (n = {count(total)}).", headers, rows, align="lrrrrp")
@@ -93,7 +98,7 @@ def checks_section(facts: DatasetFacts) -> Html:
 
 
 def _activity(facts: DatasetFacts) -> Html:
-    """Return how many kernels do something on their inputs, and those that do not."""
+    """Return the number of kernels by activity, and the kernels that do nothing or little."""
     of_row = texts(facts.view.kernels, "activity")
     ids = texts(facts.view.kernels, "kernel_id")
     counts = Counter(one for one in of_row if one)
@@ -105,8 +110,8 @@ def _activity(facts: DatasetFacts) -> Html:
         for name, meaning in _ACTIVITIES.items()
     ]
     caption = (
-        f"What kernels do on their inputs, by kernels with timed launches of which it is known (n = {count(known)}). Rows of "
-        "kernels that do nothing are kept and flagged."
+        f"Activity of kernels on their inputs (n = {count(known)} kernels with timed launches and "
+        "known activity). Rows of kernels that do nothing are kept and flagged."
     )
     listed = table(caption, ("Kernel", "Number", "Share", "Meaning"), rows, align="lrrp")
     idle = [
@@ -119,7 +124,7 @@ def _activity(facts: DatasetFacts) -> Html:
     shown = idle[:_MAX_LISTED]
     named = table(
         f"Kernels that do nothing or little on their inputs ({len(shown)} of {len(idle)}).",
-        ("Kernel", "Kernel id", "What it does"),
+        ("Kernel", "Kernel id", "Activity"),
         shown,
         align="lll",
     )
@@ -139,7 +144,10 @@ def _below_floor(facts: DatasetFacts) -> Html:
         for name in worst
     ]
     num_kernels = int(np.count_nonzero(list(counts.values())))
-    caption = f"Kernels with rows faster than the bandwidth floor allows ({len(rows)} of {num_kernels}): their memory analysis overstates what they touch, or they skip work."
+    caption = (
+        f"Kernels with rows faster than the bandwidth floor allows ({len(rows)} of {num_kernels}): "
+        "their memory analysis overestimates the bytes touched, or they skip work."
+    )
     return details(
         "Table: kernels with rows below the floor",
         table(

@@ -1,7 +1,4 @@
-"""What a dataset covers: kernels by outcome, regimes and strategies, dimensions and argument kinds.
-
-Owns those four figures. Does not show times.
-"""
+"""The coverage of a dataset: kernels by outcome, regimes, strategies, dimensions, arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def coverage_section(facts: DatasetFacts) -> Html:
 
 
 def _status_counts(facts: DatasetFacts, parts: Sequence[StatusPart]) -> Ints:
-    """Return a kernels by status parts array of counts."""
+    """Return the number of rows by kernel and status part, shape (kernels, parts)."""
     counts = [rows_of_kernel(facts.samples.kernel, facts.has_status(part)) for part in parts]
     return np.stack(counts, axis=1)
 
@@ -61,7 +58,8 @@ def _by_kernel(facts: DatasetFacts) -> Html:
     order = sorted(range(len(names)), key=lambda i: (shares[i], labels[i], names[i]))
     words = (
         f"{count(len(names))} kernels, {count(facts.samples.num_rows)} rows; every row of "
-        f"{count(int((shares >= 1).sum()))} kernels is ok, no row of {count(int((shares <= 0).sum()))} is."
+        f"{count(int((shares >= 1).sum()))} kernels is ok; no row of "
+        f"{count(int((shares <= 0).sum()))} kernels is ok."
     )
     rows = [
         (
@@ -103,8 +101,8 @@ def _kernel_bars(bars: list[Bar], parts: Sequence[StatusPart], words: str) -> Ht
         if piece
     ]
     caption = (
-        "Status of the rows of each kernel, lowest share of ok first, down the columns. "
-        f"{words} Kernels that have no row yet are not shown."
+        "Status of the rows of each kernel, sorted by the share of ok rows, lowest first, down the "
+        f"columns. {words} Kernels without rows are not shown."
     )
     return figure(charts, caption, legend=legend(names, colours=[part.colour for part in parts]))
 
@@ -133,9 +131,9 @@ def _share_histogram(
         colours=[part.colour for part in parts],
     )
     caption = (
-        "Left: how many kernels have which share of ok rows. Right: status of the rows by suite, "
+        "Left: number of kernels by their share of ok rows. Right: status of the rows by suite, "
         f"largest first ({len(bars)} of {len(by_suite)} suites). {words} "
-        f"Single kernels are not drawn above {_MAX_BARS} kernels."
+        f"Single kernels are drawn only in datasets of at most {_MAX_BARS} kernels."
     )
     return figure(
         [chart, bar_chart], caption, legend=legend(names, colours=[part.colour for part in parts])
@@ -176,10 +174,11 @@ def _regimes_and_strategies(facts: DatasetFacts) -> Html:
         label="Share of rows",
     )
     caption = (
-        "Rows by regime (how full the device is: work-groups against compute units), "
-        f"n = {count(samples.num_rows)}. Left: by the first strategy that planned the launch config, "
-        "coloured as the key; a config planned by several strategies is counted once. Right: by status, "
-        "coloured as in the figure before. Rows without a regime failed before they had a launch config."
+        "Rows by regime (how full the device is: work-groups relative to compute units), "
+        f"n = {count(samples.num_rows)}. Left: by the first strategy that planned the launch "
+        "config, in the colours of the legend; a config planned by several strategies is counted "
+        "once. Right: by status, in the colours of the figure before. Rows without a regime failed "
+        "before any launch was planned."
     )
     listed = table(
         f"Rows by regime and input strategy (n = {count(samples.num_rows)}).",
@@ -223,7 +222,7 @@ def _argument_kinds(facts: DatasetFacts) -> Html:
         )
     without = int(len(array) - len(pc.unique(kernel_rows)))
     caption = (
-        f"Argument kinds over {count(len(array))} kernel rows (one a task). "
-        f"{count(without)} kernel rows list no argument."
+        f"Argument kinds in {count(len(array))} rows of kernels (one per task). "
+        f"{count(without)} of these rows list no argument."
     )
     return table(caption, ("Kind", "Arguments", "Kernel rows that have one"), rows)

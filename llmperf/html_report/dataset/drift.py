@@ -1,6 +1,7 @@
-"""Drift of the devices over a run: the sentinel kernel's time, again and again.
+"""Drift of the devices during a run: the repeatedly measured time of the sentinel kernel.
 
-Owns the figure of sentinel readings. A sentinel is one fixed launch, so what moves is the machine.
+Owns the figure of sentinel readings. The sentinel is one fixed launch, so any change of its time
+comes from the machine.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def drift_figure(facts: DatasetFacts) -> Html:
     y_high = max(1.02, *(float(one.y.max()) for one in series))
     text = PlotText(
         title="Sentinel kernel over the run",
-        description=f"Ratio to each device's median, from {ratio_tick(y_low)} to {ratio_tick(y_high)}.",
+        description=f"Ratio to each device's median, from {ratio_tick(y_low)} to "
+        f"{ratio_tick(y_high)}.",
     )
     chart = point_chart(
         series,
@@ -66,8 +68,10 @@ def drift_figure(facts: DatasetFacts) -> Html:
     )
     total = sum(len(readings) for readings in by_device.values())
     caption = (
-        f"Time of the sentinel kernel, run every few tasks, over the run: n = {count(total)} readings on {counted(len(by_device), 'device')}"
-        f" ({len(shown)} drawn, at most {count(_DRIFT_POINTS)} points each, evenly taken). A slope or step is drift of the machine, not of a kernel."
+        "Time of the sentinel kernel, which runs every few tasks, during the run: "
+        f"n = {count(total)} readings on {counted(len(by_device), 'device')}"
+        f" ({len(shown)} drawn, at most {count(_DRIFT_POINTS)} points each, evenly spaced). A "
+        "slope or step is a drift of the machine, not of a kernel."
     )
     headers = (
         "Device",

@@ -1,6 +1,6 @@
-"""A dataset as its report's sections see it: columns, kernels, and the order of every category.
+"""The facts of a dataset that several sections of its report share, computed once.
 
-Owns what several sections share, made once: arrays, look-ups, the common time axis, display names.
+They are arrays, look-ups, the order of every category, the common time axis and display names.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _WORDS = {
 
 
 def words_of(value: str) -> str:
-    """Return how a stored value is shown: ``idle_sm`` is idle-SM, ``build_error`` is build error."""
+    """Return the displayed form of a stored value: ``idle-SM`` for ``idle_sm``."""
     return _WORDS.get(value, value.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusPart:
-    """One colour of a chart of statuses: ok, one failure code, or all rarer ones together."""
+    """One colour of a chart of statuses: ok, one failure code, or all rarer codes together."""
 
     label: str
     values: tuple[str, ...]
@@ -46,7 +46,7 @@ class StatusPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
-    """What the sections of a dataset's report are made from."""
+    """The input of the sections of a dataset's report."""
 
     view: DatasetView
     samples: SampleColumns
@@ -57,21 +57,21 @@ class DatasetFacts:
 
     @property
     def regimes(self) -> list[str]:
-        """Regimes met in the data, idle-SM first."""
+        """The regimes in the data, idle-SM first."""
         return ordered(self.samples.regime, REGIME_ORDER)
 
     @property
     def strategies(self) -> list[str]:
-        """Input strategies met in the data."""
+        """The input strategies in the data."""
         return ordered(self.samples.strategy, STRATEGY_ORDER)
 
     @property
     def statuses(self) -> list[str]:
-        """Statuses met in the data, ok first."""
+        """The statuses in the data, ok first."""
         return ordered(self.samples.status, STATUS_ORDER)
 
     def status_parts(self) -> list[StatusPart]:
-        """Return ok and the commonest failures each on its own, the rest as one part."""
+        """Return one part for ok, one for each of the commonest failures, one for all others."""
         counts = self.samples.status.counts()
         failures = [name for name in self.statuses if name != OK_STATUS]
         common = set(sorted(failures, key=lambda name: (-counts[name], name))[:_MAX_FAILURE_PARTS])
@@ -93,16 +93,16 @@ class DatasetFacts:
         return chosen
 
     def commonest_class(self) -> str:
-        """Return the device class with most timed rows; empty if no row is timed."""
+        """Return the device class with the most timed rows; empty if no row is timed."""
         counts = self.samples.device_class.counts(self.samples.timed)
         return min(counts, key=lambda name: (-counts[name], name), default="")
 
     def num_classes(self) -> int:
-        """Return how many device classes have a timed row."""
+        """Return the number of device classes with timed rows."""
         return len(self.samples.device_class.counts(self.samples.timed))
 
     def decades_met(self) -> list[int]:
-        """Return the time decades that have a timed row."""
+        """Return the time decades with timed rows."""
         return [int(d) for d in np.unique(self.decade[self.samples.timed])]
 
 
@@ -114,12 +114,12 @@ def ordered(column: Categorical, known: tuple[str, ...]) -> list[str]:
 
 
 def rows_of_kernel(column: Categorical, rows: Bools) -> Ints:
-    """Return how many of the chosen rows each kernel has, in the order of ``column.names``."""
+    """Return the number of chosen rows of each kernel, in the order of ``column.names``."""
     return np.bincount(column.codes[rows], minlength=len(column.names)).astype(np.int64)
 
 
 def dataset_facts(view: DatasetView) -> DatasetFacts:
-    """Return what all sections share."""
+    """Return the facts that all sections share."""
     samples = sample_columns(view.samples)
     times = samples.median_ns[samples.timed]
     decade = np.zeros(samples.num_rows, dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Failures of a dataset: how many by code, what each code means, and evidence of a few.
+"""Failures of a dataset: counts by code, the meanings of codes, and a few examples.
 
-Owns the failure table and its examples. Every text in it is foreign (logs, paths) and shortened.
+Owns the failure table and its examples. All texts in it are untrusted (logs, paths) and shortened.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from llmperf_common.failures import FAILURE_MEANINGS, OK_STATUS, RETRY_RULES, Fa
 
 _EXAMPLES_A_CODE = 3
 _DETAIL_CHARS = 900
-_UNKNOWN = "Not a code of this version: written by a later one, or a damaged row."
+_UNKNOWN = "Unknown code: a later version wrote the row, or the row is damaged."
 
 
 def failures_section(facts: DatasetFacts) -> Html:
-    """Return failures by code with meanings and folded examples."""
+    """Return failures by code, with meanings and folded examples."""
     title, anchor = "Failures", "failures"
     samples = facts.samples
     codes = [name for name in facts.statuses if name != OK_STATUS]
@@ -51,8 +51,8 @@ def failures_section(facts: DatasetFacts) -> Html:
         )
     caption = (
         f"Failed rows by code (n = {count(num_failed)} of {count(samples.num_rows)} rows). "
-        "A failure is a row with its evidence, never a missing one; a kernel that fails before it has "
-        "a launch config gives one row."
+        "A failure is a row with its evidence, never a missing row. A kernel that fails before any "
+        "launch is planned gives one row."
     )
     headers = ("Code", "Rows", "Share of all rows", "Kernels", "Meaning", "Tried again")
     return section(
@@ -74,7 +74,7 @@ def _retry(code: str) -> str:
 
 
 def _examples(facts: DatasetFacts, code: str) -> Html:
-    """Return evidence from up to three different kernels, the first rows of the table that have it."""
+    """Return the evidence of the first failed row of up to three different kernels."""
     samples = facts.samples
     rows = np.flatnonzero(samples.status.is_value(code))
     _, first = np.unique(samples.kernel.codes[rows], return_index=True)
@@ -84,12 +84,18 @@ def _examples(facts: DatasetFacts, code: str) -> Html:
         kernel_id = samples.kernel.names[int(samples.kernel.codes[row])]
         words = facts.kernels.by_id.get(kernel_id)
         where = shorten(words.path, 120) if words else "(kernel not in the kernels table)"
-        sizes = f"global size {_cell(facts, 'global_size', row)}, local size {_cell(facts, 'local_size', row)}"
+        sizes = (
+            f"global size {_cell(facts, 'global_size', row)}, "
+            f"local size {_cell(facts, 'local_size', row)}"
+        )
         detail = _cell(facts, "failure_detail", row) or "(no detail recorded)"
         head = f"{facts.kernels.label(kernel_id, 60)} · {where} · {sizes}"
         parts.append(join([paragraph(head), listing(shorten(detail, _DETAIL_CHARS))]))
     total = len(first)
-    summary = f"{code}: examples from {len(parts)} of {count(total)} kernels, shortened to {_DETAIL_CHARS} characters"
+    summary = (
+        f"{code}: examples from {len(parts)} of {count(total)} kernels, shortened to "
+        f"{_DETAIL_CHARS} characters"
+    )
     return details(summary, *parts)
 
 
@@ -104,5 +110,5 @@ def _cell(facts: DatasetFacts, name: str, row: int) -> str:
 
 
 def censored_code() -> str:
-    """Return the code of rows whose time is only known to be longer than the limit."""
+    """Return the code of rows whose time is only known to exceed the limit."""
     return FailureCode.OVER_TIME_BUDGET.value

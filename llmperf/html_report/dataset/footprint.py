@@ -1,8 +1,8 @@
 """Footprint bandwidth: the bytes of a launch's buffers divided by its time.
 
-Owns how many bytes a launch's buffers have and the plot against the measured peaks. A footprint is what
-was allocated for the launch, not what moved: kernels that reuse data lie above the peaks, kernels that
-touch part of a buffer below what they reach.
+Owns the bytes of a launch's buffers, and the plot against the measured peaks. A footprint is the
+size of the buffers, not the traffic: both reuse of data and buffers that are touched only in part
+can lift a point above the peaks.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _numpy(array: object) -> Floats:
 
 
 def _element_sizes(facts: DatasetFacts) -> Floats:
-    """Return bytes an element by kernel code and argument position; NaN where not declared."""
+    """Return bytes per element by kernel code and argument position; NaN where not declared."""
     table = facts.view.kernels
     names = facts.samples.kernel.names
     sizes = np.full((len(names), _MAX_POSITIONS), np.nan)
@@ -88,7 +88,7 @@ def _element_sizes(facts: DatasetFacts) -> Floats:
 
 
 def _peaks(facts: DatasetFacts) -> tuple[tuple[float, str], ...]:
-    """Return the measured peaks if all devices together have one value each (within 15 %)."""
+    """Return the measured peaks on which all devices agree within 15 %."""
     lines = []
     for column, words in (("peak_dram_gbps", "DRAM peak"), ("peak_l2_gbps", "L2 peak")):
         values = floats(facts.view.devices, column)
@@ -111,10 +111,12 @@ def footprint_figure(facts: DatasetFacts) -> Html:
     histogram = _histogram(facts, size, drawn)
     left_out = int((facts.samples.timed & ~drawn).sum())
     caption = (
-        "Footprint bandwidth: bytes of all global and constant buffers of a launch divided by its warm median time, "
-        f"against that footprint; n = {count(int(drawn.sum()))}. A footprint is what the launch was given, not what it moved: "
-        "reuse and partly touched buffers lift points above what the memory delivers. "
-        f"Right: the same bandwidths by regime. Dashed: measured peaks within the axes, where all devices agree. Not shown: {count(left_out)} timed rows without buffers of known size."
+        f"Footprint bandwidth against footprint; n = {count(int(drawn.sum()))}. The footprint is "
+        "the size of all global and constant buffers of a launch; the footprint bandwidth is the "
+        "footprint divided by the warm median time. The footprint is not the traffic: reuse and "
+        "partly touched buffers lift points above the bandwidth of the memory. Right: the same "
+        "bandwidths by regime. Dashed: measured peaks on which all devices agree. Not shown: "
+        f"{count(left_out)} timed rows without buffers of known size."
     )
     key = legend([words_of(name) for name in facts.regimes], title="Right")
     if shades:
@@ -146,7 +148,8 @@ def _draw(facts: DatasetFacts, size: Floats, drawn: Bools) -> tuple[Html, dict[i
     low, middle, high = (significant(float(q)) for q in np.quantile(gbps, (0.05, 0.5, 0.95)))
     text = PlotText(
         title="Footprint bandwidth against footprint",
-        description=f"Half of the rows lie below {middle} GB/s; 5 % below {low}, 95 % below {high}.",
+        description=f"Half of the rows lie below {middle} GB/s; 5 % below {low}, 95 % below "
+        f"{high}.",
     )
     if gbps.size > MAX_POINTS:
         density: Density = density_chart(size[drawn], gbps, x, y, text, guides=guides)

@@ -1,6 +1,6 @@
-"""How far the times can be trusted: spread of readings, cold and first launches, stopping, drift.
+"""The reliability of times: spread of readings, cold and first launches, stop reasons, drift.
 
-Owns the noise figures by time decade; the sentinel's drift is in ``dataset/drift.py``.
+Owns the noise figures by time decade; ``dataset/drift.py`` owns the sentinel's drift.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WHISKER_FRACTIONS = (0.05, 0.95)
 
 
 def noise_section(facts: DatasetFacts) -> Html:
-    """Return spread, cold and first launches, stopping and drift."""
+    """Return the figures of spread, cold and first launches, stop reasons and drift."""
     title, anchor = "Noise and repeatability", "noise"
     if not facts.samples.timed.any():
         return section(
@@ -78,7 +78,7 @@ def _groups(facts: DatasetFacts, values: Floats) -> list[BoxGroup]:
 def _whisker_scale(
     groups: list[BoxGroup], label: str, formatter: Formatter, floor: float, ceiling: float
 ) -> Scale:
-    """Return a log scale that holds all whiskers: single outliers must not flatten the boxes."""
+    """Return a log scale over all whiskers; outliers beyond them must not flatten the boxes."""
     ends = [q for group in groups for q in quantiles(group.values, *_WHISKER_FRACTIONS)]
     finite = [q for q in ends if np.isfinite(q) and q > 0] or [floor, ceiling]
     low, high = max(floor, min(finite)) * 0.9, max([*finite, floor * 2]) * 1.1
@@ -134,9 +134,12 @@ def _spread_figure(facts: DatasetFacts) -> Html:
     charts.append(_readings_chart(facts))
     zero = int((several & facts.samples.timed & (ratios["iqr"] < _IQR_FLOOR)).sum())
     caption = (
-        f"Noise by decade of the warm median, on logarithmic axes; dashed: 1 % spread and equal times. {BOX_WORDS} Spread: rows with at least three readings; "
-        f"{count(zero)} rows below {percent(_IQR_FLOOR)} (equal to the timer's step) are drawn there. Cold: median of the readings after a flush of the "
-        "last-level cache. First: the very first launch of the config. Readings: linear axis. Not shown: values beyond the whiskers."
+        "Noise by decade of the warm median, on logarithmic axes; dashed: 1 % spread, or equal "
+        f"times. {BOX_WORDS} Spread: rows with at least three readings; "
+        f"{count(zero)} rows with a spread below {percent(_IQR_FLOOR)} (all readings equal within "
+        "the timer's step) are drawn at that value. Cold: median of the readings after a flush of "
+        "the last-level cache. First: the first launch of the config. Number of readings: linear "
+        "axis. Values beyond the whiskers are not shown."
     )
     return figure(charts, caption)
 
@@ -176,8 +179,9 @@ def _spread_table(facts: DatasetFacts) -> Html:
         "Throttled",
     )
     caption = (
-        "Noise by time decade: interquartile range, cold and first launches relative to the warm median. Batched: several "
-        "launches averaged in a reading because the timer is too coarse."
+        "Noise by time decade: interquartile range, cold and first launches, all relative to the "
+        "warm median. Batched: readings that average several launches, because the timer is too "
+        "coarse."
     )
     return table(caption, headers, rows)
 
@@ -191,7 +195,7 @@ def _stop_figure(facts: DatasetFacts) -> Html:
     samples = facts.samples
     reasons = _present(ordered(samples.stop_reason, tuple(r.value for r in StopReason)), facts)
     if not reasons:
-        return nothing_to_show("Stop reasons", "no timed row says why its readings ended")
+        return nothing_to_show("Stop reasons", "no timed row has a stop reason")
     names = [words_of(reason) for reason in reasons]
     is_reason = [samples.stop_reason.is_value(reason) for reason in reasons]
     bars = [
@@ -243,7 +247,7 @@ def _present(reasons: list[str], facts: DatasetFacts) -> list[str]:
 
 def _readings_scale(groups: list[BoxGroup]) -> Scale:
     most = max((quantiles(group.values, 0.95)[0] for group in groups), default=1.0)
-    return linear_scale(0, most * 1.05, "Warm readings a row", is_count=True)
+    return linear_scale(0, most * 1.05, "Warm readings per row", is_count=True)
 
 
 def _stop_table(facts: DatasetFacts, reasons: list[str]) -> Html:

@@ -1,7 +1,4 @@
-"""The head of a dataset's report: what it is, on which devices, and whether every row is accounted for.
-
-Owns the counts (planned = ok + failed + pending), provenance and the table of devices.
-"""
+"""The head of a dataset's report: counts (planned = ok + failed + pending), provenance, devices."""
 
 from __future__ import annotations
 
@@ -72,7 +69,10 @@ def overview_section(facts: DatasetFacts) -> Html:
     """Return counts, provenance and devices."""
     pooled = Html("")
     if facts.num_classes() > 1:
-        words = f"Rows of {facts.num_classes()} device classes are pooled in the figures below unless they say otherwise."
+        words = (
+            f"The figures below pool the rows of {facts.num_classes()} device classes unless they "
+            "say otherwise."
+        )
         pooled = tag("p", words, class_="warning")
     return section(
         "Dataset at a glance",
@@ -86,7 +86,7 @@ def overview_section(facts: DatasetFacts) -> Html:
 
 
 def _noise_warning(facts: DatasetFacts) -> Html:
-    """Say where the machine was not quiet while the rows were timed."""
+    """Return a warning if the machine was disturbed while the rows were timed."""
     noise = noise_of(relative_iqrs(facts.view.samples), facts.view.sentinel)
     return tag("p", f"Warning: {noise.warning}.", class_="warning") if noise.warning else Html("")
 
@@ -98,7 +98,7 @@ def _tiles(facts: DatasetFacts) -> Html:
     kernels = facts.kernels.by_id
     num_kernels = len(kernels) or len(samples.kernel.counts())
     families = len({words.family_id for words in kernels.values()})
-    # Without a plan it is not known what is pending; a 0 would claim that the run is complete.
+    # Without a plan the pending rows are unknown; a 0 would claim that the run is complete.
     planned, pending = facts.view.num_planned, facts.view.num_pending
     tiles = [
         ("kernels", count(num_kernels), counted(families, "family", "families")),
@@ -116,23 +116,28 @@ def tile(name: str, value: str, note: str) -> Html:
 
 
 def _accounting(facts: DatasetFacts) -> Html:
-    """Say whether the plan adds up; a gap is a lost or doubled row and must not pass unseen."""
+    """Return whether planned = ok + failed + pending; a gap means a lost or duplicate row."""
     planned, pending = facts.view.num_planned, facts.view.num_pending
     if planned is None:
         return tag(
             "p",
-            "The number of planned launch configs was not given, so the rows cannot be checked against the plan.",
+            "The number of planned launch configs is not known, so the rows cannot be checked "
+            "against the plan.",
             class_="nothing",
         )
     rows = facts.samples.num_rows
     num_ok = int(facts.samples.ok.sum())
-    sum_words = f"{count(num_ok)} ok + {count(rows - num_ok)} failed + {count(pending)} pending = {count(rows + pending)}"
+    sum_words = (
+        f"{count(num_ok)} ok + {count(rows - num_ok)} failed + {count(pending)} pending = "
+        f"{count(rows + pending)}"
+    )
     if rows + pending == planned:
         return tag("p", f"Every planned launch config is accounted for: {sum_words} planned.")
     gap = planned - rows - pending
     return tag(
         "p",
-        f"The rows do not add up to the plan: {sum_words}, but {count(planned)} were planned (difference {count(gap)}).",
+        f"The rows do not add up to the plan: {sum_words}, but {count(planned)} were planned "
+        f"(difference {count(gap)}).",
         class_="warning",
     )
 
@@ -156,7 +161,7 @@ def _provenance(facts: DatasetFacts) -> Html:
     for name, value in sorted(facts.view.run.items(), key=lambda item: str(item[0])):
         words = shorten(fact(str(name), value), _MAX_FACT_CHARS)
         rows.append((fact_name(str(name)), words))
-    return definition_table("Provenance: where the rows come from.", rows)
+    return definition_table("Provenance of the rows.", rows)
 
 
 def _measured_when(samples: object) -> str:
@@ -174,13 +179,13 @@ def _devices(facts: DatasetFacts) -> Html:
     if not devices.num_rows:
         return nothing_to_show("Devices", "the devices table has no row")
     caption = (
-        f"Devices (n = {count(devices.num_rows)}). Peaks were measured by our own kernels before the run, "
-        "not taken from data sheets: the best of several rounds and, in brackets, how much less the middle "
-        "one of its rounds was. A dash means not measured."
+        f"Devices (n = {count(devices.num_rows)}). Peaks were measured by LLMPerf's kernels before "
+        "the run, not taken from data sheets. A peak is the best of several rounds; the number in "
+        "brackets is (best - median round) / best. A dash means not measured."
     )
     headers, rows = _device_cells(facts)
     if devices.num_rows <= _TURNED_DEVICES:
-        # Few devices: one column each, which fits a page; many: one row each, which scrolls.
+        # Few devices: one column each, which fits the page. Many: one row each; the table scrolls.
         turned = [(name, *(row[i] for row in rows)) for i, name in enumerate(headers)]
         return html_table(caption, turned[0], turned[1:], align="l" + "w" * len(rows))
     if len(rows) > _MAX_DEVICES:
@@ -215,7 +220,7 @@ def _device_cells(facts: DatasetFacts) -> tuple[tuple[str, ...], list[tuple[str,
 
 
 def _device_number(devices: pa.Table, column: str, show: Formatter) -> list[str]:
-    """Return a number of each device as words; of a peak with the spread of its rounds, where that is known."""
+    """Return a number of each device as text; a peak with the spread of its rounds, if known."""
     cells = [show(float(value)) for value in floats(devices, column)]
     if column not in _SPREAD_OF_PEAK:
         return cells

@@ -1,6 +1,6 @@
-"""How time grows with the launch: chosen kernels against work-groups, and footprint bandwidth.
+"""Time against launch size: chosen kernels against work-groups, and footprint bandwidth.
 
-Owns the rule that chooses the kernels (small multiples on common axes) and the footprint's bytes.
+Owns the rule that chooses the kernels (small multiples on common axes).
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def scaling_section(facts: DatasetFacts) -> Html:
 
 
 def _plottable(facts: DatasetFacts) -> Bools:
-    """Return the timed rows of the commonest device class: times of two devices do not form one curve."""
+    """Return the timed rows of the commonest device class, so that each kernel has one curve."""
     samples = facts.samples
     of_class = samples.device_class.is_value(facts.commonest_class())
     return samples.timed & of_class & (samples.work_groups > 0)
 
 
 def choose_kernels(facts: DatasetFacts, num_kernels: int = NUM_KERNELS) -> list[int]:
-    """Return kernels (codes) that span short to long and steady to varied, at most one a family.
+    """Return codes of kernels from short to long and from steady to varied, one per family.
 
-    Kernels with enough rows are ordered by median time and cut into thirds; each third gives those of
-    the smallest, middle and largest spread (95th ÷ 5th percentile). A rule, not a selection by eye.
+    Kernels with enough rows are sorted by median time and cut into thirds. Each third contributes
+    the kernels with the smallest, the median and the largest spread (95th ÷ 5th percentile).
     """
     rows = _plottable(facts)
     codes = facts.samples.kernel.codes
@@ -122,15 +122,17 @@ def _small_multiples(facts: DatasetFacts) -> Html:
         for code in chosen
     ]
     caption = (
-        f"Warm median time against work-groups for {len(chosen)} kernels on common logarithmic axes, coloured by "
-        "work-items a work-group. Chosen by rule: one kernel a family, in thirds by median time, from each third "
-        "the smallest, middle and largest spread. Other arguments vary between points, so a kernel "
-        f"need not be one curve. At most {_POINTS_A_KERNEL} points a kernel are drawn, evenly taken."
+        f"Warm median time against work-groups for {len(chosen)} kernels on common logarithmic "
+        "axes, coloured by work-items per work-group. The kernels are chosen by a rule: one kernel "
+        "per family, sorted into thirds by median time; from each third those with the smallest, "
+        "the median and the largest spread. Other arguments vary between points, so the points of "
+        f"a kernel need not form one curve. At most {_POINTS_A_KERNEL} evenly spaced points per "
+        "kernel are drawn."
     )
     if facts.num_classes() > 1:
-        caption += f" Device class {facts.commonest_class()} only, which has most rows."
+        caption += f" Only device class {facts.commonest_class()}, which has the most rows."
     if guides.at_x:
-        caption += " Dashed: one and twenty work-groups a compute unit, where regimes change."
+        caption += " Dashed: 1 and 20 work-groups per compute unit, where regimes change."
     names = [name for _, _, name in GROUP_BINS]
     listed = details("Table: the kernels of this figure", _chosen_table(facts, chosen, rows))
     return join(
@@ -139,7 +141,7 @@ def _small_multiples(facts: DatasetFacts) -> Html:
                 charts,
                 caption,
                 columns=3,
-                legend=legend(names, title="Work-items a group", marks=True),
+                legend=legend(names, title="Work-items per group", marks=True),
             ),
             listed,
         ]
@@ -147,7 +149,7 @@ def _small_multiples(facts: DatasetFacts) -> Html:
 
 
 def _regime_guides(facts: DatasetFacts) -> Guides:
-    """Return the work-groups at which regimes change, if the class has one number of compute units."""
+    """Return the work-groups at which regimes change; none if compute units differ."""
     units = floats(facts.view.devices, "compute_units")
     classes = texts(facts.view.devices, "device_class")
     wanted = facts.commonest_class()
@@ -177,7 +179,8 @@ def _kernel_panel(
     low_ns, high_ns = quantiles(samples.median_ns[rows], 0.0, 1.0)
     text = PlotText(
         title=f"{label}: time against work-groups",
-        description=f"{count(len(indices))} rows from {nanoseconds(low_ns)} to {nanoseconds(high_ns)}.",
+        description=f"{count(len(indices))} rows from {nanoseconds(low_ns)} to "
+        f"{nanoseconds(high_ns)}.",
         heading=label,
         hint=samples.kernel.names[code],
     )

@@ -54,7 +54,8 @@ def _histograms(facts: DatasetFacts) -> Html:
         low, middle, high = (nanoseconds(q) for q in quantiles(times, 0.05, 0.5, 0.95))
         text = PlotText(
             title=f"Times of the {words_of(regime)} regime",
-            description=f"n = {count(times.size)}; 5 % below {low}, half below {middle}, 95 % below {high}.",
+            description=f"n = {count(times.size)}; 5 % below {low}, half below {middle}, 95 % "
+            f"below {high}.",
             heading=f"{words_of(regime)}, n = {count(times.size)}",
         )
         charts.append(
@@ -70,9 +71,9 @@ def _histograms(facts: DatasetFacts) -> Html:
         )
     num_bare = int((samples.ok & ~samples.timed).sum())
     caption = (
-        "Warm median time of one launch, by regime, stacked by input strategy; logarithmic bins, one y axis. "
-        f"n = {count(int(samples.timed.sum()))} ok rows. Not shown: failed rows, among them launches above the "
-        "time limit, whose time is only known to be longer (see the table)"
+        "Warm median time of one launch by regime, stacked by input strategy; logarithmic bins, "
+        f"common y axis. n = {count(int(samples.timed.sum()))} ok rows. Not shown: failed rows, "
+        "including launches whose time is only known to exceed the time limit (see the table)"
         + (f", and {count(num_bare)} ok rows without a positive time." if num_bare else ".")
     )
     return figure(
@@ -108,8 +109,9 @@ def _quantile_table(facts: DatasetFacts) -> Html:
         for s in facts.strategies
     ]
     caption = (
-        "Warm median times by regime and by input strategy. Censored: launches that took longer than "
-        "the time limit, and those that were not made because smaller ones did or the kernel's time was used up; their share is of timed and censored rows together."
+        "Warm median times by regime and by input strategy. Censored: launches that took longer "
+        "than the time limit, and launches that were skipped because smaller ones took longer or "
+        "the kernel's time was used up. Share censored: censored ÷ (timed + censored)."
     )
     headers = (
         "Rows",

@@ -1,7 +1,8 @@
-"""Whether the intervals hold what they promise, and how the residuals are distributed.
+"""The coverage of the prediction intervals, and the distribution of the residuals.
 
-Owns empirical coverage (against the nominal level, by decade, and if intervals were wider) and the histogram
-of residuals. Coverage's own interval is a bootstrap over families, since rows of a kernel are not independent.
+Owns the empirical coverage (against the nominal level, by decade, and for narrower and wider
+intervals) and the histogram of residuals. The interval of a coverage is a bootstrap over families,
+because rows of a kernel are not independent.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def calibration_section(facts: EvaluationFacts) -> Html:
 
 
 def bootstrap_share(inside: Bools, family: Ints, *, draws: int = _DRAWS) -> tuple[float, float]:
-    """Return the 95 % interval of a share when families, not rows, are drawn again."""
+    """Return the 95 % bootstrap interval of a share; families are resampled, not rows."""
     _, dense = np.unique(family, return_inverse=True)
     rows = np.bincount(dense)
     if len(rows) < 2:
@@ -103,7 +104,7 @@ def _coverage_row(facts: EvaluationFacts, label: str, rows: Bools) -> IntervalRo
 
 
 def _family_row(facts: EvaluationFacts, model: str) -> IntervalRow:
-    """Return the mean over families of the share of each family's launches inside: every family counts once."""
+    """Return the mean coverage over families, in which every family counts once."""
     rows = facts.rows_of(model) & facts.has_interval
     _, family = np.unique(facts.family.codes[rows], return_inverse=True)
     shares = np.bincount(family, _inside(facts, rows)) / np.bincount(family)
@@ -133,13 +134,13 @@ def _coverage_figure(facts: EvaluationFacts, models: list[str]) -> Html:
         _width_curve(facts, models, level),
         _width_boxes(facts, rows, decades),
     ]
-    nominal = (
-        f"nominal {percent(level)}" if level is not None else "the nominal level was not given"
-    )
+    nominal = f"nominal {percent(level)}" if level is not None else "the nominal level is unknown"
     caption = (
-        f"Coverage: share of launches whose measured time lies in the predicted interval ({nominal}), {facts.shown_split} split; line: 95 % bootstrap interval "
-        f"over kernel families ({_DRAWS} draws; none below two families). Lower left: the coverage that intervals would have if they were narrower or wider by a "
-        "factor, on the log scale about the prediction; calibrated intervals cross the nominal level at 1\u00d7. "
+        "Coverage: share of launches whose measured time lies in the predicted interval "
+        f"({nominal}), {facts.shown_split} split; line: 95 % bootstrap interval over kernel "
+        f"families ({_DRAWS} draws; none for fewer than two families). Lower left: the coverage of "
+        "intervals that are narrower or wider by a factor, on the log scale around the prediction; "
+        "calibrated intervals reach the nominal level at 1\u00d7. "
         f"Lower right: width of the intervals of {shorten(primary, 30)}. {BOX_WORDS}"
     )
     return join(
@@ -183,7 +184,7 @@ def _coverage_table(
 
 
 def relative_distance(facts: EvaluationFacts, rows: Bools) -> Floats:
-    """Return how far each measured time is from its prediction, in half-widths of its interval (log scale)."""
+    """Return |log(measured / predicted)| in units of the half width of the interval."""
     measured, predicted = np.log(facts.measured_ns[rows]), np.log(facts.predicted_ns[rows])
     above = np.log(facts.high_ns[rows]) - predicted
     below = predicted - np.log(facts.low_ns[rows])
@@ -205,7 +206,7 @@ def _width_curve(facts: EvaluationFacts, models: list[str], level: float | None)
         low=0.1,
         high=10.0,
         is_log=True,
-        label="Interval width, times what was predicted",
+        label="Interval width ÷ predicted width",
         formatter=ratio_tick,
     )
     text = PlotText(
@@ -246,7 +247,8 @@ def _residuals(facts: EvaluationFacts) -> Html:
         low, middle, high = (significant(2.0**q) for q in quantiles(residuals, 0.05, 0.5, 0.95))
         text = PlotText(
             title=f"Residuals of {model}",
-            description=f"n = {count(residuals.size)}; median ratio {middle}, 5 % below {low}, 95 % below {high}.",
+            description=f"n = {count(residuals.size)}; median ratio {middle}, 5 % below {low}, "
+            f"95 % below {high}.",
             heading=f"{shorten(model, 24)}, median {middle}\u00d7",
             hint=model,
         )
@@ -266,8 +268,10 @@ def _residuals(facts: EvaluationFacts) -> Html:
         m: int((np.abs(v) > _RESIDUAL_LIMIT).sum()) for m, v in zip(drawn, values, strict=True)
     }
     caption = (
-        f"Residuals by model: predicted ÷ measured time on a logarithmic axis, {facts.shown_split} split, one y axis; left of the line is predicted too short. "
-        f"Ratios beyond 16\u00d7 are counted in the outermost bins (primary model: {share(beyond[drawn[0]], values[0].size)})."
+        f"Residuals by model: predicted ÷ measured time on a logarithmic axis, {facts.shown_split} "
+        "split, common y axis. Left of the line predictions are too short. "
+        "Ratios beyond 16\u00d7 are counted in the outermost bins (primary model: "
+        f"{share(beyond[drawn[0]], values[0].size)})."
     )
     if len(models) > len(drawn):
         caption += f" {len(models) - len(drawn)} further models are not drawn."

@@ -1,6 +1,6 @@
-"""Where a model is right and where it is wrong: predicted against measured, errors by group.
+"""Errors of models: predicted against measured times, and errors by group.
 
-Owns the scatter of every model and the error of the primary one by regime, decade, suite and family.
+Owns a scatter plot per model, and the primary model's errors by regime, decade, suite and family.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _scatters(facts: EvaluationFacts) -> Html:
         error = median(facts.ape[rows])
         text = PlotText(
             title=f"{model}: predicted against measured time",
-            description=f"n = {count(measured.size)}, median error {percent(error)}; points on the dashed line are right.",
+            description=f"n = {count(measured.size)}, median error {percent(error)}; points on the "
+            "dashed line are exact.",
             heading=f"{shorten(model, 22)}, median APE {percent(error)}",
             hint=model,
         )
@@ -91,9 +92,12 @@ def _scatters(facts: EvaluationFacts) -> Html:
             charts.append(point_chart(series, x, y, text, guides=guides, shape=_SQUARE))
     rows = facts.rows_of(facts.primary_model)
     caption = (
-        f"Predicted against measured warm median time on the {facts.shown_split} split, one panel a model, common logarithmic axes; "
-        f"dashed: equal. n = {counted(int(rows.sum()), 'launch', 'launches')} of {counted(len(facts.kernel.counts(rows)), 'kernel')} (primary model, first panel). "
-        f"Above {count(MAX_POINTS)} launches a panel counts them in bins, darker for more (logarithmic shades, the same in all panels)."
+        f"Predicted against measured warm median time on the {facts.shown_split} split, one panel "
+        "per model, common logarithmic axes; dashed: equal times. "
+        f"n = {counted(int(rows.sum()), 'launch', 'launches')} of "
+        f"{counted(len(facts.kernel.counts(rows)), 'kernel')} (primary model, first panel). "
+        f"A panel with more than {count(MAX_POINTS)} launches shows their number per bin: darker "
+        "is more (logarithmic shades, the same in all panels)."
     )
     if len(usable) > _MAX_MODELS:
         caption += f" {len(usable) - _MAX_MODELS} further models are not drawn."
@@ -130,7 +134,7 @@ def _groups_figure(facts: EvaluationFacts) -> Html:
         panels.append(("Regime", _rows_by_name(facts, facts.regime)))
     else:
         notes.append(
-            nothing_to_show("Error by regime", "the samples of the dataset were not given")
+            nothing_to_show("Error by regime", "the report was made without the dataset's samples")
         )
     panels.append(("Suite", _largest(_rows_by_name(facts, facts.suite))))
     charts = []
@@ -141,8 +145,10 @@ def _groups_figure(facts: EvaluationFacts) -> Html:
         text = PlotText(title=f"Error by {name.lower()}", description=words, heading=name)
         charts.append(interval_chart(rows, scale, text))
     caption = (
-        f"Absolute percentage error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split by group. Logarithmic axes. Dot: median; line: quartiles; right: number of launches. "
-        f"Suites: at most {_MAX_GROUPS}, those with most launches. Axes differ between panels."
+        f"Absolute percentage error of {shorten(facts.primary_model, 40)} on the "
+        f"{facts.shown_split} split by group. Logarithmic axes. Dot: median; line: quartiles; "
+        f"right: number of launches. Suites: the {_MAX_GROUPS} with the most launches. Axes differ "
+        "between panels."
     )
     return join([figure([*charts, _model_table(facts)], caption), *notes])
 
@@ -153,7 +159,7 @@ def _largest(groups: dict[str, Ints]) -> dict[str, Ints]:
 
 
 def _model_table(facts: EvaluationFacts) -> Html:
-    """Return the median error of every model by decade and regime, beside the primary one's figure."""
+    """Return a table of the median error of every model by decade and regime."""
     columns = [("", _decade_column(facts))] + (
         [("", facts.regime)] if facts.regime is not None else []
     )
@@ -168,7 +174,10 @@ def _model_table(facts: EvaluationFacts) -> Html:
                     (name, count(size), *(percent(median(facts.ape[mask])) for mask in chosen))
                 )
     headers = ("Group", "Launches", *(shorten(model, 24) for model in facts.models[:_MAX_MODELS]))
-    caption = f"Median absolute percentage error by time decade and regime, {facts.shown_split} split; launches of the primary model."
+    caption = (
+        f"Median absolute percentage error by time decade and regime, {facts.shown_split} split. "
+        "Launches: of the primary model."
+    )
     return table(caption, headers, rows)
 
 
@@ -184,7 +193,10 @@ def _families(facts: EvaluationFacts) -> Html:
             continue
         shown = [rows[name] for name in chosen]
         scale = error_scale(shown, "Absolute percentage error", percent_tick)
-        words = f"{heading}: {shown[0].label} at {percent(shown[0].value)} to {shown[-1].label} at {percent(shown[-1].value)}."
+        words = (
+            f"{heading}: {shown[0].label} at {percent(shown[0].value)} to {shown[-1].label} at "
+            f"{percent(shown[-1].value)}."
+        )
         charts.append(
             interval_chart(
                 shown,
@@ -196,8 +208,11 @@ def _families(facts: EvaluationFacts) -> Html:
         )
     middle_words = quantiles(np.array([row.value for row in rows.values()]), 0.25, 0.5, 0.75)
     caption = (
-        f"Absolute percentage error of {shorten(facts.primary_model, 40)} by kernel family (near-duplicate kernels), {len(worst) + len(best)} of {counted(len(rows), 'family', 'families')}. Logarithmic axes. Dot: median; line: quartiles; right: number "
-        "of launches. Axes differ. The families' median errors have the quartiles "
+        f"Absolute percentage error of {shorten(facts.primary_model, 40)} by kernel family "
+        f"(near-duplicate kernels), {len(worst) + len(best)} of "
+        f"{counted(len(rows), 'family', 'families')}. Logarithmic axes. Dot: median; line: "
+        "quartiles; right: number of launches. Axes differ. The quartiles of the families' median "
+        "errors are "
         f"{percent(middle_words[0])}, {percent(middle_words[1])} and {percent(middle_words[2])}."
     )
     body = [
@@ -229,7 +244,7 @@ def _families(facts: EvaluationFacts) -> Html:
 
 
 def _family_label(facts: EvaluationFacts, rows: Ints) -> str:
-    """Return the name of the family's commonest kernel, and how many others it has."""
+    """Return the name of the family's commonest kernel, and the number of its other kernels."""
     codes, counts = np.unique(facts.kernel.codes[rows], return_counts=True)
     label = facts.kernels.label(facts.kernel.names[int(codes[np.argmax(counts)])], 20)
     return label if len(codes) == 1 else f"{label} +{len(codes) - 1}"

@@ -1,7 +1,7 @@
-"""Predictions as columns, joined to the samples they predict.
+"""Predictions as columns, joined to the predicted samples.
 
-Owns which rows a page scores (one split, usable times) and the join by ``sample_id`` that brings regimes
-and NDRanges. Metrics themselves are defined in ``llmperf_common/statistics/metrics.py``.
+Owns the choice of the scored rows (one split, usable times), and the join by ``sample_id`` that
+adds regimes and NDRanges. ``llmperf_common/statistics/metrics.py`` defines the metrics.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from llmperf.html_report.views import EvaluationView
 
 _PREFERRED_SPLIT = "test"
 _SHORTEST_NS, _LONGEST_NS = 1e-6, 1e18
-"""What lies beyond is no time of a launch: its row counts as unusable."""
+"""Range of valid times in ns; a row with a time outside of it is unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFacts:
-    """What the sections of an evaluation's report are made from; arrays have one value a prediction."""
+    """The input of an evaluation's sections; arrays have one value per prediction."""
 
     view: EvaluationView
     num_rows: int
@@ -35,7 +35,8 @@ class EvaluationFacts:
     kernel: Categorical
     device_class: Categorical
     launched: Categorical
-    """Kernel on a device class: what is ranked and plotted as one; ``kernel_id`` or ``kernel_id class``."""
+    """Kernel on a device class, the unit of rankings and plots: ``kernel_id`` or ``kernel_id
+    class``."""
     family: Categorical
     suite: Categorical
     measured_ns: Floats
@@ -43,7 +44,7 @@ class EvaluationFacts:
     low_ns: Floats
     high_ns: Floats
     usable: Bools
-    """Both times positive and below thirty years."""
+    """Whether both times are in the valid range."""
     ape: Floats
     """Absolute error as a fraction of the measured time; NaN where unusable."""
     log2_ratio: Floats
@@ -59,17 +60,17 @@ class EvaluationFacts:
 
     @property
     def models(self) -> list[str]:
-        """Models in order of first appearance, the primary one first."""
+        """The models in order of first appearance, the primary one first."""
         names = [name for name in self.model.names if name in self.model.counts()]
         return [self.primary_model, *(name for name in names if name != self.primary_model)]
 
     def rows_of(self, model: str) -> Bools:
-        """Return the usable rows of one model on the split that is shown."""
+        """Return the usable rows of one model on the shown split."""
         return self.usable & self.model.is_value(model) & self.split.is_value(self.shown_split)
 
 
 def _on_class(kernel: Categorical, device_class: Categorical) -> Categorical:
-    """Return kernel and device class together; the kernel alone where there is one class."""
+    """Return (kernel, device class) as one column; the kernel alone if there is one class."""
     if len(device_class.counts()) < 2:
         return kernel
     num_classes = len(device_class.names)
@@ -93,7 +94,7 @@ def _choose(column: Categorical, wanted: str | None, rows: Bools) -> str:
 
 
 def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
-    """Return what all sections share."""
+    """Return the facts that all sections share."""
     table = view.predictions
     names = ("model", "split", "kernel_id", "family_id", "suite")
     model, split, kernel, family, suite = (categorical(table, name) for name in names)
@@ -101,7 +102,7 @@ def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
     measured, predicted = floats(table, "median_ns"), floats(table, "predicted_ns")
     low, high = floats(table, "low_ns"), floats(table, "high_ns")
     usable = _positive(measured) & _positive(predicted)
-    # Unusable times become NaN first, so that no arithmetic meets a zero or an infinity.
+    # Unusable times become NaN first, so that no computation gets a zero or an infinity.
     true_ns, said_ns = np.where(usable, measured, np.nan), np.where(usable, predicted, np.nan)
     decade = np.zeros(table.num_rows, dtype=np.int64)
     decade[usable] = decade_of(measured[usable])
@@ -138,7 +139,7 @@ def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
 
 
 def _joined(view: EvaluationView) -> tuple[Categorical | None, Floats]:
-    """Return each prediction's regime and work-groups from the samples; none without samples."""
+    """Return each prediction's regime (None without samples) and work-groups (NaN if unknown)."""
     num_rows = view.predictions.num_rows
     ids = array_of(view.predictions, "sample_id")
     if view.samples is None or ids is None or not view.samples.num_rows:
@@ -147,7 +148,7 @@ def _joined(view: EvaluationView) -> tuple[Categorical | None, Floats]:
     found = pc.index_in(ids.cast(pa.string()), value_set=known.cast(pa.string()))
     rows = np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
     columns = sample_columns(view.samples)
-    # Codes in the order of regimes, not of first appearance: groups are shown by code.
+    # Groups are shown in the order of their codes, so codes follow the order of regimes.
     order = ordered(columns.regime, REGIME_ORDER)
     place = np.array([order.index(name) for name in columns.regime.names])
     labels = [words_of(name) if name else "(no regime)" for name in order]

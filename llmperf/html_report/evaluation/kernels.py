@@ -1,6 +1,6 @@
-"""The kernels that the primary model gets most wrong: each with its plot, numbers and source.
+"""The kernels with the largest errors of the primary model: plots, numbers and sources.
 
-Owns the choice of the worst kernels. Sources are foreign text: escaped, shortened and folded away.
+Owns the choice of the worst kernels. Sources are untrusted text: escaped, shortened and folded.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class WorstKernel:
 
     kernel_id: str
     name: str
-    """The id, with the device class where there are several."""
+    """The kernel id; with several device classes, followed by the class."""
     rows: Ints
     median_ape: float
 
 
 def worst_kernels(facts: EvaluationFacts, limit: int = _NUM_WORST) -> list[WorstKernel]:
-    """Return kernels with the largest median error; those with few rows only if there are no others."""
+    """Return the kernels with the largest median error, if possible with at least 5 rows each."""
     grouped = rows_by_code(facts.launched.codes, facts.rows_of(facts.primary_model))
     most = max((len(rows) for rows in grouped.values()), default=0)
     errors = facts.ape
@@ -93,15 +93,17 @@ def kernels_section(facts: EvaluationFacts) -> Html:
     against = (
         "work-groups"
         if has_sizes
-        else "the rank of the measured time, because the samples were not given"
+        else "the rank of the measured time, because the report was made without samples"
     )
     caption = (
-        f"{counted(len(worst), 'kernel')} with the largest median error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split (among kernels with at "
-        f"least {_MIN_ROWS} launches, where there are such): measured and predicted time against {against}, logarithmic; "
-        f"bars: predicted interval, where given. Axes differ between panels; at most {_MAX_POINTS} launches a kernel are drawn, evenly taken."
+        f"{counted(len(worst), 'kernel')} with the largest median error of "
+        f"{shorten(facts.primary_model, 40)} on the {facts.shown_split} split (if possible, "
+        f"kernels with at least {_MIN_ROWS} launches): measured and predicted time against "
+        f"{against}, logarithmic; bars: predicted interval, if given. Axes differ between panels; "
+        f"at most {_MAX_POINTS} evenly spaced launches per kernel are drawn."
     )
     key = legend(("measured", "predicted"), marks=True)
-    # A kernel with a section of its own has its source there, and the table links to it.
+    # A kernel's own section, if it has one, shows its source; the table links to that section.
     apart = [kernel.kernel_id for kernel in worst if kernel.kernel_id not in facts.kernels.shown]
     sources = join(_source(facts, kernel_id) for kernel_id in apart)
     return section(
@@ -110,7 +112,7 @@ def kernels_section(facts: EvaluationFacts) -> Html:
 
 
 def _places(facts: EvaluationFacts, rows: Ints) -> tuple[Floats, Scale]:
-    """Return where the launches stand: by work-groups, or by rank where those are not known."""
+    """Return the launches' x values: work-groups, or ranks where those are unknown."""
     work_groups = facts.work_groups[rows]
     if np.isfinite(work_groups).all() and (work_groups > 0).all():
         return work_groups, log_scale(work_groups, "Work-groups", count_tick)
@@ -174,7 +176,8 @@ def _table(facts: EvaluationFacts, worst: list[WorstKernel]) -> Html:
         "Predicted ÷ measured, median",
         "Spearman",
     )
-    caption = f"Kernels with the largest median error ({len(body)} of {count(len(facts.launched.counts(facts.rows_of(facts.primary_model))))})."
+    num_kernels = len(facts.launched.counts(facts.rows_of(facts.primary_model)))
+    caption = f"Kernels with the largest median error ({len(body)} of {count(num_kernels)})."
     return table(caption, headers, body, align="lll")
 
 

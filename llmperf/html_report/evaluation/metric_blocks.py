@@ -1,7 +1,8 @@
-"""An evaluation's metrics, whatever their nesting, as rows of a table.
+"""An evaluation's metrics as rows of a table, for any nesting of the metrics.
 
-Owns reading them: a *block* is a mapping that holds numbers; the keys above it say of which model, split and
-slice. Written for ``llmperf_common.statistics.metrics.metrics_table``, forgiving about keys that come or go.
+A *block* is a mapping that holds numbers; the keys above it name its model, split and slice. The
+reader is made for ``llmperf_common.statistics.metrics.metrics_table``; it accepts new and
+missing keys.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HIGH_KEYS = ("high", "ci_high", "upper")
 _LABEL_KEYS = ("model", "split", "slice", "group", "label", "population")
 _MAX_DEPTH = 8
 _CONTAINERS = ("models", "splits", "metrics", "results", "rows", "tables", "table", "by")
-"""Keys that only group the keys below them."""
+"""Keys that only group other keys: they name no model, split or slice."""
 
 HEADINGS = {
     "num_rows": "Rows",
@@ -73,7 +74,7 @@ _SHARE_NAMES = ("coverage", "family_coverage", "families_covered", "mape", "medi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its interval; NaN ends where there is none."""
+    """A number with its interval; the ends are NaN if there is none."""
 
     value: float
     low: float = math.nan
@@ -93,7 +94,7 @@ class Block:
 def find_blocks(
     metrics: Mapping[str, object], models: Iterable[str], splits: Iterable[str]
 ) -> list[Block]:
-    """Return every block in ``metrics``; keys that name a known model or split are taken as such."""
+    """Return every block in ``metrics``; known models and splits are recognised in its keys."""
     known_models, known_splits = set(models), set(splits)
     blocks = []
     for path, values in _walk(metrics, (), 0):
@@ -123,7 +124,7 @@ def _walk(
 
 
 def _estimates(node: Mapping[object, object]) -> dict[str, Estimate]:
-    """Return the numbers that stand directly in a mapping, with intervals from beside them."""
+    """Return the numbers directly in a mapping, with intervals from its interval keys."""
     intervals = next(
         (node[key] for key in _INTERVAL_KEYS if isinstance(node.get(key), Mapping)), {}
     )
@@ -168,7 +169,7 @@ def _first_number(node: Mapping[object, object], keys: Sequence[str]) -> float:
 
 
 def _bounded(value: float) -> float:
-    """Return a number as a float; NaN for one that no metric has."""
+    """Return a number as a float; NaN if it is too large for a metric."""
     return float(value) if abs(value) <= LARGEST else math.nan
 
 
@@ -179,7 +180,7 @@ def _numbers(value: object) -> list[float]:
 
 
 def metric_names(blocks: Iterable[Block]) -> list[str]:
-    """Return the metrics met: known ones in the order of ``HEADINGS``, then others by name."""
+    """Return the metrics in ``blocks``: known ones as in ``HEADINGS``, then others by name."""
     met = {name for block in blocks for name in block.values}
     return [name for name in HEADINGS if name in met] + sorted(met - set(HEADINGS))
 
@@ -190,7 +191,7 @@ def heading(name: str) -> str:
 
 
 def cell(name: str, estimate: Estimate | None) -> str:
-    """Return a metric with its unit and, below it, its interval: 12.3 %, 10.1 to 15.2."""
+    """Return a metric with its unit, and below it its interval: 12.3 %, 10.1 to 15.2."""
     if estimate is None or not math.isfinite(estimate.value):
         return NO_VALUE
     if name.startswith("num_"):

@@ -1,7 +1,7 @@
-"""The head of an evaluation's report: what was scored, and the metrics of every model.
+"""The head of an evaluation's report: the scored rows, and the metrics of every model.
 
-Owns the metrics table (as the evaluation wrote it) and a second one recomputed here from the predictions, so
-that a reader can see that both agree.
+Owns the metrics table as the evaluation wrote it, and a second one that is recomputed from the
+predictions, so that readers can check that both agree.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def metrics_section(facts: EvaluationFacts) -> Html:
     """Return what was evaluated and the metrics tables."""
     title, anchor = "Evaluation at a glance", "evaluation"
     given = find_blocks(facts.view.metrics, facts.model.counts(), facts.split.counts())
-    # Numbers that name neither (a noise floor, counts) stand beside metrics; they are none themselves.
+    # Numbers without a model or split (a noise floor, counts) are no metrics.
     given = [block for block in given if block.model or block.split] or [
         block for block in given if not set(block.values).isdisjoint(HEADINGS)
     ]
@@ -92,8 +92,9 @@ def metrics_section(facts: EvaluationFacts) -> Html:
     parts = [_tiles(facts), _stamp(facts), _few_families(facts), _provenance(facts)]
     if main:
         caption = (
-            "Metrics as the evaluation wrote them; small: bootstrap interval over kernel families. "
-            "From 10 µs: only launches of at least 10 µs, where the launch's overhead does not dominate."
+            "Metrics as the evaluation wrote them; in small print: bootstrap interval over kernel "
+            "families. From 10 µs: only launches of at least 10 µs, where launch overhead does not "
+            "dominate."
         )
         shown = [block for block in main if block.split == facts.shown_split] or main
         others = [block for block in main if block not in shown]
@@ -125,18 +126,21 @@ def _tiles(facts: EvaluationFacts) -> Html:
 
 
 def _stamp(facts: EvaluationFacts) -> Html:
-    """Return the evaluation's own warning (rows trained on), at the top of the page."""
+    """Return the evaluation's own warning: that rows were seen in training."""
     words = facts.view.run.get("stamp")
     return tag("p", str(words), class_="warning") if words else Html("")
 
 
 def _few_families(facts: EvaluationFacts) -> Html:
-    """Say that the numbers hang on few kernels, where an interval cannot (one family) or hardly say it."""
+    """Return a warning if the split has so few families that intervals say little or nothing."""
     num_families = len(facts.family.counts(facts.rows_of(facts.primary_model)))
     if not 0 < num_families < _FEW_FAMILIES:
         return Html("")
     families = counted(num_families, "kernel family", "kernel families")
-    words = f"The {facts.shown_split} split has {families} only: these numbers depend on which they are."
+    words = (
+        f"The {facts.shown_split} split has {families} only: with others these numbers could be "
+        "very different."
+    )
     return tag("p", words, class_="warning")
 
 
@@ -161,7 +165,7 @@ def _provenance(facts: EvaluationFacts) -> Html:
 
 
 def recompute(facts: EvaluationFacts, *, replicates: int) -> list[Block]:
-    """Return the metrics of each model and split, made from the predictions alone."""
+    """Return the metrics of each model and split, computed from the predictions alone."""
     blocks = []
     for model in facts.models:
         for split in sorted(facts.split.counts()):
@@ -186,7 +190,7 @@ def recompute(facts: EvaluationFacts, *, replicates: int) -> list[Block]:
 
 
 def _without_choices(block: Block) -> Block:
-    # Predictions do not say which rows differ in the local size only, so regret is not recomputed.
+    # The predictions lack the groups of rows that differ in local size only: no regret.
     kept = {
         k: v for k, v in block.values.items() if k != "num_choices" and not k.startswith("regret")
     }
@@ -200,14 +204,14 @@ def _population(block: Block) -> str:
 
 
 def _metric_tables(blocks: list[Block], caption: str) -> Html:
-    """Return the main metrics in the open, all others folded: together they are too wide for a page."""
+    """Return the main metrics, and all others folded: together they are too wide for a page."""
     names = metric_names(blocks)
     main = [name for name in names if name in _MAIN] or names
     others = [name for name in names if name not in main]
     shown = _metric_table(blocks, caption, main)
     if not others:
         return shown
-    folded = _metric_table(blocks, "The other metrics of the same rows.", others)
+    folded = _metric_table(blocks, "Other metrics of the same rows.", others)
     return join([shown, details(f"Table: other metrics ({len(others)})", folded)])
 
 
@@ -233,9 +237,11 @@ def _metric_charts(facts: EvaluationFacts, blocks: list[Block]) -> Html:
     if not charts:
         return Html("")
     caption = (
-        f"Main metrics by model, all launches of the {facts.shown_split} split: dot with its interval over kernel families, where given. "
-        "Errors and regret have logarithmic axes, so that a model of 5 % and one of 1,500 % compare; what is nearly 0 is drawn at the left edge. "
-        "They are better when small, rank correlation within a kernel when near 1. Numbers are in the table below."
+        f"Main metrics by model, all launches of the {facts.shown_split} split: a dot with its "
+        "interval over kernel families, if given. Errors and regret have logarithmic axes, so that "
+        "errors of 5 % and of 1,500 % fit one axis; values near 0 are drawn at the left edge. "
+        "Small errors and regrets are better, and rank correlations near 1. The table below has "
+        "the numbers."
     )
     return figure(charts, caption, columns=2)
 
@@ -285,15 +291,20 @@ def _recomputed(facts: EvaluationFacts, blocks: list[Block], is_second: bool) ->
     num_bad = int((~facts.usable).sum())
     caption = (
         "Metrics recomputed by this page from the predictions, all launches"
-        + ("" if is_second else f"; small: bootstrap over kernel families, {_REPLICATES} draws")
+        + (
+            ""
+            if is_second
+            else f"; in small print: bootstrap over kernel families, {_REPLICATES} draws"
+        )
         + f". {count(num_bad)} predictions without two positive times are left out. "
-        "Launches timed in batches are included here; the evaluation's own metrics may leave them out."
+        "Launches timed in batches are included here, but may be left out of the evaluation's own "
+        "metrics."
     )
     recomputed = _metric_tables(blocks, caption)
     if is_second:
         return details("Table: the same metrics recomputed from the predictions", recomputed)
     note = paragraph(
-        "The evaluation gave no metrics of its own; these were made from its predictions."
+        "The evaluation has no metrics of its own; these were computed from its predictions."
     )
     return join([note, _metric_charts(facts, blocks), recomputed])
 

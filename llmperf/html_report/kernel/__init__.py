@@ -1,1 +1,1 @@
-"""The report's page of one kernel."""
+"""The report's section about one kernel."""

@@ -1,6 +1,6 @@
-"""What the memory analysis found out about one kernel, in words.
+"""The memory analysis of one kernel as text.
 
-Owns how an extent's polynomial reads. Does not evaluate it: ``llmperf_common/analysis.py``.
+Owns the text form of an extent's polynomial; ``llmperf_common/analysis.py`` evaluates it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BY = f" {TIMES} "
 
 
 def polynomial_words(polynomial: Polynomial) -> str:
-    """Return a polynomial as people write it.
+    """Return a polynomial in mathematical notation.
 
     >>> from llmperf_common.analysis import Term
     >>> form = Polynomial(constant=1, terms=(Term(factors=("n", "m"), coefficient=2),))
@@ -41,7 +41,7 @@ def _coefficient(coefficient: int) -> list[str]:
 
 
 def extent_words(extent: Extent) -> str:
-    """Return the elements that a launch touches, or a dash where no form was found."""
+    """Return the number of elements that a launch touches as a formula; a dash if unknown."""
     if extent.form is None:
         return NO_VALUE
     words = polynomial_words(extent.form)
@@ -49,10 +49,10 @@ def extent_words(extent: Extent) -> str:
 
 
 def extents_table(row: Mapping[str, Any]) -> Html:
-    """Return the extents of a kernel's buffers; a sentence where there is nothing to show.
+    """Return a table of the extents of a kernel's buffers, or a sentence if there are none.
 
     Args:
-        row: Its row of ``kernels``; columns that an earlier version did not have may be missing.
+        row: The kernel's row of ``kernels``; columns of later versions may be missing.
     """
     failure = row.get("analysis_failure")
     entries: Sequence[Mapping[str, Any]] = row.get("analysis") or ()
@@ -68,8 +68,6 @@ def extents_table(row: Mapping[str, Any]) -> Html:
         body.append(
             (name, shorten(extent_words(extent), _REASON_CHARS), shorten(how, _REASON_CHARS))
         )
-    depends = (
-        " Its indices or loops follow from buffer contents." if row.get("data_dependent") else ""
-    )
+    depends = " Buffer contents decide indices or loop counts." if row.get("data_dependent") else ""
     caption = f"Memory analysis: the elements of each buffer that a launch touches.{depends}"
-    return table(caption, ("Buffer", "Elements", "How sure"), body, align="llp")
+    return table(caption, ("Buffer", "Elements", "Validation"), body, align="llp")

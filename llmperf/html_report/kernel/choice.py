@@ -1,8 +1,8 @@
-"""Which kernels get a section of their own, in which order, and what is known of each one's rows.
+"""The choice and order of the kernels that get a section of their own, and their rows.
 
-Owns the order (largest error first where there are predictions, else most rows first) and the
-look-up of kernels by name. A page of thousands of kernels would be too heavy to open, so most are
-left out there.
+Owns the order (largest error first if there are predictions, otherwise most rows first) and the
+look-up of kernels by name. A page with thousands of sections would be too large to open, so the
+number of sections is limited.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NUM_SUGGESTIONS = 3
 
 
 class UnknownKernelError(ValueError):
-    """No kernel of the dataset has the name that was asked for."""
+    """No kernel of the dataset has the requested name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """The primary model's predictions, one value a sample; NaN where a sample has none."""
+    """The primary model's predictions, one value per sample; NaN for samples without one."""
 
     model: str
     predicted_ns: Floats
@@ -40,12 +40,12 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRows:
-    """One kernel of the dataset with the indices of its rows in ``samples``, by work-items."""
+    """One kernel, and the indices of its rows in ``samples``, sorted by work-items."""
 
     kernel_id: str
     rows: Ints
     median_ape: float
-    """NaN where the primary model predicted none of the rows."""
+    """Median absolute error as a fraction; NaN if the primary model predicted none of the rows."""
 
 
 def predictions_by_sample(facts: DatasetFacts, evaluation: EvaluationFacts | None) -> Predicted:
@@ -87,7 +87,7 @@ def _nothing(num_rows: int) -> Floats:
 
 
 def ordered_kernels(facts: DatasetFacts, predicted: Predicted) -> list[KernelRows]:
-    """Return all kernels that have a row: largest median error first, then most rows first."""
+    """Return all kernels with rows, sorted by median error, then by number of rows, descending."""
     samples = facts.samples
     grouped = rows_by_code(samples.kernel.codes, np.ones(samples.num_rows, dtype=bool))
     found = [
@@ -109,10 +109,10 @@ def _place(kernel: KernelRows) -> tuple[float, int, str]:
 def named_kernels(
     kernels: KernelsIndex, found: list[KernelRows], names: tuple[str, ...]
 ) -> list[KernelRows]:
-    """Return the kernels that have one of the names or ids, in the order of ``found``.
+    """Return the kernels with one of the names or ids, in the order of ``found``.
 
     Raises:
-        UnknownKernelError: A name fits no kernel; says which come near.
+        UnknownKernelError: No kernel has one of the names; the message lists similar names.
     """
     by_name: dict[str, set[str]] = {}
     for kernel in found:

@@ -1,7 +1,7 @@
-"""What a report says about kernels: names, families and sources by ``kernel_id``.
+"""Names, families and sources of kernels by ``kernel_id``, for a report.
 
-Owns the look-up from an id to a kernel's words, and how its source is shown. The same kernel may have several rows (one a task):
-the first is taken.
+Owns the look-up of a kernel's texts by its id, and the display of its source. A kernel may have
+several rows (one per task): the first is used.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _SOURCE_CHARS = 6_000
 
 
 def anchor(kernel_id: str) -> str:
-    """Return what a link to a kernel's section names."""
+    """Return the HTML anchor of a kernel's section."""
     return f"kernel-{kernel_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelWords:
-    """One kernel as named to a reader; ``row`` is where it stands in the table."""
+    """The texts of one kernel; ``row`` is its index in the table."""
 
     kernel_id: str
     name: str
@@ -43,13 +43,13 @@ class KernelsIndex:
     """Ids of the kernels that have a section of their own on the page."""
 
     def label(self, kernel_id: str, limit_chars: int = 24) -> str:
-        """Return a short name that distinguishes kernels in a plot."""
+        """Return a short name of the kernel for plots."""
         words = self.by_id.get(kernel_id)
         name = words.name if words else ""
         return shorten(name or kernel_id or "(unnamed)", limit_chars)
 
     def link(self, kernel_id: str, limit_chars: int = 24) -> str:
-        """Return the kernel's label, as a link to its section where it has one."""
+        """Return the kernel's label, as a link if the page has a section about it."""
         label = self.label(kernel_id, limit_chars)
         return tag("a", label, href=f"#{anchor(kernel_id)}") if kernel_id in self.shown else label
 
@@ -62,7 +62,7 @@ class KernelsIndex:
         return None if value is None else str(value)
 
     def source_listing(self, kernel_id: str, summary: str) -> Html:
-        """Return the kernel's source, folded away; foreign text, so its middle is left out where long."""
+        """Return the kernel's folded source; the middle of a long source is left out."""
         source = self.source(kernel_id)
         if source is None:
             return details(summary, paragraph("The dataset does not hold this kernel's source."))
@@ -73,7 +73,7 @@ class KernelsIndex:
 
 
 def index_kernels(table: ArrowTable | None) -> KernelsIndex:
-    """Return the look-up for a kernels table; an empty one for None."""
+    """Return the index of a kernels table; an empty index for None."""
     if table is None:
         return KernelsIndex(by_id={}, table=None)
     columns = [texts(table, name) for name in ("kernel_id", "name", "path", "family_id", "suite")]

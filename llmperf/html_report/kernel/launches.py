@@ -1,7 +1,6 @@
-"""The launches of one kernel: a compact table, all of them as CSV, and what failed.
+"""The launches of one kernel: a compact table, all launches as CSV, and the failures.
 
-Owns the columns of a launch as shown and as downloaded: one column an argument, bare numbers in
-the CSV.
+Owns the columns of a launch in table and CSV: one column per argument, plain numbers in the CSV.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class Launches:
     """One kernel's rows as Python values, in the order of ``indices``."""
 
     indices: Ints
-    """Where the rows stand in ``samples``, by work-items."""
+    """Indices of the rows in ``samples``, sorted by work-items."""
     rows: Sequence[dict[str, Any]]
     argument_names: tuple[str, ...]
     file_name: str
-    """Words that the name of the download is made of."""
+    """Words of the downloaded file's name."""
 
 
 def launches_of(
@@ -70,7 +69,7 @@ def launches_of(
         facts: The dataset.
         columns: ``global_size``, ``local_size``, ``args`` and ``failure_detail`` of all samples, in
             one chunk.
-        kernel: Which rows.
+        kernel: The kernel and its rows.
         arguments: The kernel's declared arguments.
     """
     taken = columns.take(kernel.rows).to_pylist()
@@ -96,7 +95,7 @@ def _argument_value(argument: dict[str, Any]) -> float:
 
 
 def _values(row: dict[str, Any], num_arguments: int) -> list[float]:
-    """Return elements of a buffer or value of a scalar by position; NaN where the row has none."""
+    """Return each argument's number of elements or value, by position; NaN where missing."""
     values = [float("nan")] * num_arguments
     for argument in row.get("args") or ():
         if 0 <= (argument["position"] or 0) < num_arguments:
@@ -115,7 +114,7 @@ def _shape(sizes: Sequence[int] | None, by: str = _BY) -> str:
 
 
 def launch_table(facts: DatasetFacts, launches: Launches, predicted: Predicted) -> Html:
-    """Return the timed launches, evenly taken where there are many, and a link to all rows."""
+    """Return a table of the timed launches (of many: evenly spaced ones) and a link to all rows."""
     samples = facts.samples
     timed = np.flatnonzero(samples.timed[launches.indices])
     link = _download(facts, launches, predicted)
@@ -152,10 +151,10 @@ def launch_table(facts: DatasetFacts, launches: Launches, predicted: Predicted) 
             )
         )
     caption = f"Launches: {count(len(body))} of {count(timed.size)} timed ones"
-    caption += ", evenly taken by work-items" if len(body) < timed.size else ""
+    caption += ", evenly spaced by work-items" if len(body) < timed.size else ""
     if len(launches.argument_names) > len(names):
         caption += f"; the first {len(names)} of {len(launches.argument_names)} arguments"
-    caption += ". An argument with [] is a buffer, in elements; the data are all rows. "
+    caption += ". An argument with [] is a buffer, in elements. The CSV has all rows. "
     return table(join([caption, link]), headers, body, align="ll")
 
 
@@ -195,7 +194,7 @@ def _download(facts: DatasetFacts, launches: Launches, predicted: Predicted) -> 
 
 
 def failures_of(facts: DatasetFacts, launches: Launches) -> Html:
-    """Return the failed rows by code, each with the sizes and evidence of one row; else nothing."""
+    """Return the failed rows by code, with sizes and evidence of one row each; may be empty."""
     samples = facts.samples
     failed = np.flatnonzero(~samples.ok[launches.indices])
     if not failed.size:

@@ -1,6 +1,6 @@
 """A section for each kernel: time against work-items, work, accesses, launches, failures, extents, source.
 
-Owns what such a section holds, their index, and the rule that ends the page: see ``KernelChoice``.
+Owns the content of a section, the index of the sections, and their limit (see ``KernelChoice``).
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ from llmperf.html_report.views import KernelChoice
 
 ANCHOR = "kernels"
 _BOUND_WORDS = (
-    "The analytic bound is the longest of the times that each part of the device would need for what a launch executes: "
-    "memory, caches, arithmetic, atomics, the busiest warp, and an empty launch. It is drawn where the launch was counted."
+    "The analytic bound is the longest of several times: the times that memory, caches, arithmetic "
+    "units, atomics and the busiest warp would each need for the launch's counted work, and the "
+    "time of an empty launch. It is drawn for launches whose work was counted."
 )
 _MAX_POINTS = 120
 _MAX_CLASSES = 4
@@ -68,10 +69,10 @@ _KERNEL_COLUMNS = ("args", "analysis", "analysis_failure", "data_dependent", "di
 def kernel_sections(
     facts: DatasetFacts, evaluation: EvaluationFacts | None, choice: KernelChoice
 ) -> tuple[Html, frozenset[str]]:
-    """Return the index of the kernels with a folded section for each of them, and their ids.
+    """Return an index of kernels with a folded section for each, and the ids of these kernels.
 
     Raises:
-        UnknownKernelError: The choice names a kernel that the dataset does not have.
+        UnknownKernelError: The choice names a kernel that the dataset lacks.
     """
     title = "Kernels one by one"
     predicted = predictions_by_sample(facts, evaluation)
@@ -121,13 +122,13 @@ def _rule(choice: KernelChoice, predicted: Predicted, num_shown: int, num_all: i
         return f"All {counted(num_all, 'kernel')}, {order}."
     words = f"{count(num_shown)} of {counted(num_all, 'kernel')}, {order}."
     if choice.names:
-        return f"{words} They were asked for by name."
+        return f"{words} They were selected by name."
     limits = counted(choice.limit or 0, "kernel")
     if choice.limit_bytes is not None:
         limits += f" or {bytes_tick(choice.limit_bytes)} of them, whichever is reached first"
     return (
-        f"{words} {count(num_all - num_shown)} are left out: the limit is {limits}. "
-        "To see them, write the report again with --kernel NAME for single ones, or with --kernels all."
+        f"{words} {count(num_all - num_shown)} are left out: the limit is {limits}. To see them, "
+        "write the report again with --kernel NAME for single kernels, or with --kernels all."
     )
 
 
@@ -167,7 +168,7 @@ def _index(facts: DatasetFacts, shown: list[KernelRows], is_scored: bool) -> Htm
 def _sections(
     facts: DatasetFacts, predicted: Predicted, kernels: list[KernelRows]
 ) -> Iterator[Html]:
-    """Yield the sections one by one: a page that is full asks for no more."""
+    """Yield the sections one by one, so that the caller can stop when the page is full."""
     samples = facts.view.samples
     present = [name for name in _ROW_COLUMNS if name in samples.column_names]
     columns = samples.select(present).combine_chunks()
@@ -186,7 +187,7 @@ def _sections(
             extents_table(row),
             facts.kernels.source_listing(kernel.kernel_id, "Source"),
             tag("p", tag("a", "Back to the index of kernels", href=f"#{ANCHOR}"), class_="back"),
-            # Inside, not on the folded element: a browser unfolds what a link's target lies in.
+            # The id is inside the folded element: browsers unfold the parents of a link's target.
             id=anchor(kernel.kernel_id),
         )
         summary = join([tag("b", label), f" {_summary(facts, kernel)}"])
@@ -223,13 +224,13 @@ def _words(facts: DatasetFacts, kernel: KernelRows, row: dict[str, Any]) -> Html
     if row.get("dims"):
         parts.append(f"{row['dims']}-D")
     if row.get("registers"):
-        parts.append(f"{count(row['registers'])} registers a work-item")
+        parts.append(f"{count(row['registers'])} registers per work-item")
     family = "" if words.family_id in {"", kernel.kernel_id} else f", family {words.family_id}"
     return paragraph(f"{', '.join(parts)}; id {kernel.kernel_id}{family}.")
 
 
 def _charts(facts: DatasetFacts, kernel: KernelRows, predicted: Predicted) -> list[Html]:
-    """Return time against work-items, one plot a device class: two devices give two curves."""
+    """Return plots of time against work-items, one per device class."""
     samples = facts.samples
     drawn = samples.timed[kernel.rows] & (samples.work_items[kernel.rows] > 0)
     rows = kernel.rows[drawn]
@@ -279,7 +280,8 @@ def _chart(
     shortest, longest = quantiles(measured, 0.0, 1.0)
     text = PlotText(
         title=f"{label} on {device_class}: time against work-items",
-        description=f"{counted(len(rows), 'launch', 'launches')} from {nanoseconds(shortest)} to {nanoseconds(longest)}; {counted(bounded.size, BOUND)}.",
+        description=f"{counted(len(rows), 'launch', 'launches')} from {nanoseconds(shortest)} to "
+        f"{nanoseconds(longest)}; {counted(bounded.size, BOUND)}.",
         heading=device_class if facts.num_classes() > 1 else "",
     )
     return point_chart(series, x, y, text, shape=_SHAPE)

@@ -1,6 +1,6 @@
-"""What a kernel's launches execute, in pictures: its analytic bound over size, and its work by kind.
+"""Charts of a kernel's counted work: its analytic bound over size, and its work by kind.
 
-Owns both for the rows whose work was counted (``samples.work``); a row without it has neither.
+Both need rows whose work was counted (``samples.work``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmperf_common.features.table_columns import WORK_COLUMN
 
 BOUND = "analytic bound"
 NOT_COUNTED = (
-    "What its launches execute was not counted, so there is no analytic bound and no work by kind."
+    "The work of its launches was not counted, so there is no analytic bound and no work by kind."
 )
 KINDS: dict[str, tuple[str, ...]] = {
     "floating point": ("fp32_ops", "fp64_ops", "fp16_ops"),
@@ -32,13 +32,16 @@ KINDS: dict[str, tuple[str, ...]] = {
     "local memory": ("local_loads", "local_stores"),
     "atomics": ("global_atomics", "local_atomics"),
 }
-"""What a bar is made of: operations and accesses, by the names of ``Work``."""
+"""Parts of a bar: kinds of operations and accesses, each a sum of fields of ``Work``."""
 _BOUND_FEATURE = "counted_bound_ns"
 _NEEDED = ("task_id", "device_id", "device_class", "global_size", "local_size", "args", WORK_COLUMN)
 
 
 def bound_ns(facts: DatasetFacts, kernel_id: str, rows: Ints) -> Floats:
-    """Return the analytic bound of some rows of a kernel, shape (n,): NaN where work or a peak of the device is not known."""
+    """Return the analytic bound of a kernel's rows in ns, shape (n,); NaN where unknown.
+
+    The bound needs counted work and the measured peaks of the device.
+    """
     samples, kernels, devices = facts.view.samples, facts.view.kernels, facts.view.devices
     nothing = np.full(len(rows), np.nan)
     if not rows.size or not set(_NEEDED) <= set(samples.column_names):
@@ -56,7 +59,7 @@ def bound_ns(facts: DatasetFacts, kernel_id: str, rows: Ints) -> Floats:
 
 
 def work_by_kind(facts: DatasetFacts, rows: Ints) -> Html:
-    """Return bars of the smallest, the middle and the largest counted launch among ``rows``, or why there are none."""
+    """Return bars of the smallest, middle and largest counted launch, or why there are none."""
     samples = facts.view.samples.take(pa.array(rows))
     amounts = np.array(
         [
@@ -80,11 +83,12 @@ def work_by_kind(facts: DatasetFacts, rows: Ints) -> Html:
     ]
     words = PlotText(
         title="Work by kind",
-        description=f"{count(known.size)} launches were counted; shares of operations and accesses of {len(bars)} of them.",
+        description=f"{count(known.size)} launches were counted; shares of operations and "
+        f"accesses of {len(bars)} of them.",
     )
     chart = stacked_bar_chart(bars, tuple(KINDS), words, label="Share of operations and accesses")
     caption = (
-        "Work by kind: operations of single lanes and accesses to memory, counted by a virtual launch, of the smallest, "
-        "the middle and the largest launch. n: how many they are together."
+        "Work by kind: operations per lane and memory accesses of the smallest, the middle and the "
+        "largest launch, counted by a virtual launch. n: their total number."
     )
     return figure([chart], caption, legend=legend(tuple(KINDS)), columns=1)

@@ -47,7 +47,9 @@ def test_it_copies_and_never_replaces_a_changed_file(tmp_path: Path) -> None:
     done = llmperf("kernels", "--copy", out / "saxpy.cl")
     assert_refused(done, Exit.USAGE, "is a file, not a folder")
     assert llmperf("kernels", "--copy", out, "--json").code == Exit.USAGE
-    assert_refused(llmperf("kernels", "--copy", "-"), Exit.USAGE, "--copy -: this is not written")
+    assert_refused(
+        llmperf("kernels", "--copy", "-"), Exit.USAGE, "--copy -: this output cannot go to stdout"
+    )
 
 
 def test_a_wheel_brings_them(wheel: Path, tmp_path: Path) -> None:

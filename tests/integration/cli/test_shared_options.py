@@ -89,7 +89,7 @@ def test_a_value_that_a_later_one_replaces_is_warned_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...], option: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    warning = f"warning: {option} takes one value and is given twice: the last is taken"
+    warning = f"warning: {option} takes one value and is given twice: the last one is used"
     assert llmperf(*words).err.splitlines()[0] == warning
     assert warning not in llmperf(*words, "-q").err
 

@@ -155,7 +155,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, address: str, server: RedisS
     first.send_signal(signal.SIGINT)
     _, told = first.communicate(timeout=60)
     assert first.returncode == 130, told
-    assert "the same command resumes" in told
+    assert "run the same command again to resume" in told
     assert llmperf("dataset", "verify", data).code == 0
     again = command.run(timeout_s=150)
     assert again.returncode == 0, again.stderr

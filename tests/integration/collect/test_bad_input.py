@@ -265,7 +265,7 @@ def test_a_bad_replay_file(
     if content is not None:
         path.write_text(content, encoding="utf-8")
     done = collect(three_kernels.corpus, tmp_path / "out", f"replay:{path}")
-    assert_refused(done, Exit.BAD_INPUT, str(path), *words, "mend the file")
+    assert_refused(done, Exit.BAD_INPUT, str(path), *words, "correct the file")
 
 
 # ------------------------------------------------------------------ options and config
@@ -443,7 +443,7 @@ def test_train_on_failures_only(tmp_path: Path, replay: str) -> None:
         (("--preset", "gbd"), ("did you mean 'gbdt'?",)),
         (("--set", "gbdt.num_roundz=3"), ("did you mean 'gbdt.num_rounds'?",)),
         (("--init", "random"), ("--init random", "'gbdt'", "no weights")),
-        (("--workers", "2"), ("--workers goes with --cluster",)),
+        (("--workers", "2"), ("--workers needs --cluster",)),
         (("--preset", "codegen-2b"), ("--init is missing", "--init random")),
         (("--preset", "tiny", "--init", "elsewhere"), ("--init elsewhere", "'small'")),
     ],

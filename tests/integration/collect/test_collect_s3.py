@@ -130,7 +130,7 @@ def test_what_is_written_here_is_not_written_to_a_folder_named_s3(
     location: str, tmp_path: Path
 ) -> None:
     done = llmperf("dataset", "export", location, "--out", "s3://bucket/x")
-    assert_refused(done, 2, "s3:/bucket/x", "name a folder")
+    assert_refused(done, 2, "s3:/bucket/x", "name a local folder")
 
 
 def die_and_go_on(step: int | str, location: str, folder: Path) -> bool:

@@ -136,7 +136,7 @@ def test_out_is_not_stdout(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_refused(command(Path("-")), Exit.USAGE, "--out -: this is not written to stdout")
+    assert_refused(command(Path("-")), Exit.USAGE, "--out -: this output cannot go to stdout")
     assert not (tmp_path / "-").exists()
 
 
@@ -153,7 +153,7 @@ def test_what_lies_beside_a_run_or_an_evaluation_is_not_lost(
         assert llmperf(*words, "--out", out).code == 0
         (out / "notes.txt").write_text("mine")
         done = llmperf(*words, "--out", out)
-        assert_refused(done, Exit.USAGE, "holds notes.txt beside", "move that away")
+        assert_refused(done, Exit.USAGE, "holds notes.txt beside", "move them away")
         assert (out / "notes.txt").read_text() == "mine"
 
 
@@ -218,7 +218,7 @@ def test_an_interrupted_worker_has_nothing_in_hand(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == Exit.INTERRUPTED, told
-    assert "the same command resumes" in told
+    assert "run the same command again to resume" in told
     (line,) = llmperf("status", run.out).out.splitlines()[1:]
     assert "ended" in line
     assert "  0 in hand" in line

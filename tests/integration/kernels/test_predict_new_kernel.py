@@ -160,7 +160,7 @@ def test_without_a_device_the_simple_rule_stands_in_and_that_is_said(
     model = api.load_model(trained.run, analyse=False)
     found = model.predict(csr, **SIZES)
     assert taken(found["warnings"])["vals"] == 65536
-    assert any("memory is not known" in one for one in found["warnings"])
+    assert any("memory accesses are not known" in one for one in found["warnings"])
 
 
 def test_a_probe_that_does_not_end_is_killed(
@@ -211,7 +211,7 @@ def test_a_device_that_cannot_be_opened_is_said_in_a_line(
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("a[0] = 1 }", ("bad.cl:2: error: expected ';'", "mend the source")),
+        ("a[0] = 1 }", ("bad.cl:2: error: expected ';'", "correct the source")),
         ("a[0] = unknown; }", ("bad.cl:2: error: use of undeclared identifier 'unknown'",)),
         ("a[0] = unknown(1); }", ("bad.cl:2: error:", "'unknown'")),
         ("if (1) { a[0] = 1; }", ("bad.cl:", "error: expected '}'")),

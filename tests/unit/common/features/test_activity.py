@@ -107,5 +107,5 @@ def test_they_are_counted_in_stats_card_and_report(tmp_path: Path) -> None:
     assert "- 2 of 4 kernels with timed launches do nothing on their inputs, 1 leave" in card
     report(data, out=tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "What kernels do on their inputs" in page
+    assert "Activity of kernels on their inputs" in page
     assert "Kernels that do nothing or little on their inputs (3 of 3)" in page

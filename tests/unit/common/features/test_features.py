@@ -270,7 +270,7 @@ def test_rows_that_cannot_be_joined_or_have_no_ndrange_are_refused():
     dataset = make_dataset(num_kernels=1, num_configs=4)
     with pytest.raises(ValueError, match=r"\(\) must have 1 to 3|\[\] must have 1 to 3"):
         features_from_tables(dataset.samples_table, dataset.kernels_table, dataset.devices_table)
-    with pytest.raises(ValueError, match=r"task_id .* is in no row of kernels"):
+    with pytest.raises(ValueError, match=r"task_id .* in no row of kernels"):
         features_from_tables(
             dataset.samples_table, dataset.kernels_table.slice(0, 0), dataset.devices_table
         )

@@ -108,7 +108,8 @@ def test_a_folder_is_replaced_only_if_it_holds_what_the_command_wrote_and_nothin
     for name in ("thesis.tex", "notes.txt"):
         (out / name).touch()
     with pytest.raises(
-        OutputTaken, match=r"holds notes\.txt, thesis\.tex beside the run, which would be lost"
+        OutputTaken,
+        match=r"holds notes\.txt, thesis\.tex beside the run, and writing here would delete",
     ):
         folder(out)
     with pytest.raises(OutputTaken, match="is a file, not a folder"):

@@ -58,7 +58,7 @@ def test_other_devices_have_no_state(capsys):
     assert gpu_state(make_device()) is None
     text = told(None, capsys)
     assert "class replay extras work columns" in text
-    assert text.endswith("no CPU OpenCL device is usable; collecting works, they stay empty")
+    assert text.endswith("no CPU OpenCL device is usable; collect works and leaves them empty")
 
 
 def test_a_card_at_work(capsys):

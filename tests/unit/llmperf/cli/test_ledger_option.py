@@ -48,7 +48,7 @@ def test_options_come_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_password_in_an_argument_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     assert ledger_of("Redis://:secret@head:6380/0", None) == "redis://:secret@head:6380/0"
     told = capsys.readouterr().err
-    assert "--ledger-file FILE or LLMPERF_LEDGER keeps it to you" in told
+    assert "use --ledger-file FILE or LLMPERF_LEDGER instead" in told
     assert "secret" not in told
     assert ledger_of("redis://head:6380/0", None) == "redis://head:6380/0"
     assert capsys.readouterr().err == ""

@@ -142,9 +142,9 @@ def test_the_data_of_a_kernel_are_all_its_launches() -> None:
     [
         (KernelChoice(limit=5, limit_bytes=None), 5, "15 are left out: the limit is 5 kernels."),
         (KernelChoice(limit_bytes=30_000), None, "or 30\u00a0kB of them"),
-        (KernelChoice(limit_bytes=1), 1, "--kernel NAME for single ones, or with --kernels all"),
+        (KernelChoice(limit_bytes=1), 1, "--kernel NAME for single kernels, or with --kernels all"),
         (KernelChoice(limit=None, limit_bytes=1), 20, "All 20 kernels, most rows first."),
-        (KernelChoice(names=("kernel_scan_2", f"{7:020x}")), 2, "asked for by name"),
+        (KernelChoice(names=("kernel_scan_2", f"{7:020x}")), 2, "selected by name"),
     ],
 )
 def test_the_rule_is_kept_and_stated(

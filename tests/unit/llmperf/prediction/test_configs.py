@@ -100,8 +100,8 @@ GOOD = '{"global_size": 64, "local_size": 8}\n'
     [
         ("", "holds no launch: write one per line"),
         ("[]", "holds no launch"),
-        (GOOD + '{"global_size": 64', r"line 2: .*\(column 19\): write one JSON object a line"),
-        ("[1,\n2,,]", r"line 2: .*\(column 3\): mend the JSON array"),
+        (GOOD + '{"global_size": 64', r"line 2: .*\(column 19\): write one JSON object per line"),
+        ("[1,\n2,,]", r"line 2: .*\(column 3\): correct the JSON array"),
         (f"[{GOOD}, 5]", "entry 2: 5 is not an object: give a launch as"),
         (GOOD + '{"global_size": 64, "local_size": 8, "n": 3}', "line 2: unknown key 'n'.* args"),
         (GOOD + '{"global_size": 64}', "line 2: no local_size: give a launch as"),
@@ -115,7 +115,7 @@ GOOD = '{"global_size": 64, "local_size": 8}\n'
         ("64 8\n", r"line 1: no column global_size; the columns are 64 8"),
         ("global_size,local_size,n,n\n", "line 1: column 'n' is there twice"),
         ("global_size,local_size\n64,8\n64,64,8\n", "line 3: 3 cells for 2 columns: quote"),
-        ('global_size,local_size\n64,"8\n', "mend the CSV"),
+        ('global_size,local_size\n64,"8\n', "correct the CSV"),
         ("global_size,local_size\n64,\n", "line 2: no local_size"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_file_is_written_and_replaced_only_if_it_was_ours(model, tmp_path, suf
     out.write_text("mine\n")
     with pytest.raises(OutputTaken, match="exists and holds no predictions of llmperf"):
         out_file(out)
-    with pytest.raises(ConfigError, match=r"must end in \.csv, \.parquet, \.jsonl"):
+    with pytest.raises(ConfigError, match=r"must end in one of \.csv, \.parquet, \.jsonl"):
         out_file(tmp_path / "out.xlsx")
 
 

@@ -111,9 +111,9 @@ def test_a_source_of_another_type_is_refused(model, source):
 
 @pytest.mark.parametrize("launches", [5, None, "text", {"global_size": 64, "local_size": 64}])
 def test_launches_that_are_no_list_are_refused(model, launches):
-    with pytest.raises(BadInput, match="launches: give a list of them; predict takes one"):
+    with pytest.raises(BadInput, match="give a list; for one launch use predict"):
         model.predict_many(VADD, launches)
-    with pytest.raises(BadInput, match="launches: give a list of them; predict takes one"):
+    with pytest.raises(BadInput, match="give a list; for one launch use predict"):
         model.predict_many(VADD, Launch(global_size=64, local_size=64))
 
 

@@ -178,7 +178,7 @@ def test_missing_arguments_are_filled_and_said(run):
     said = " | ".join(record["warnings"][:4])
     assert "'n' not given: value 262144 taken" in said
     assert "'alpha' not given: value 1.0 taken" in said
-    assert "'tile' not given: elements 64 taken (one element a work-item of the group)" in said
+    assert "'tile' not given: elements 64 taken (one element per work-item of a work-group)" in said
     assert "'flag' not given: value 255 taken" in said  # as far as the type goes
     assert "'x'" not in said
 

@@ -89,7 +89,7 @@ GOOD = "__kernel void k(__global float *x) {{ int i = get_global_id(0); {} }}\n"
 def test_a_source_that_does_not_compile_is_refused(text: str, message: str):
     with pytest.raises(BadInput, match=message) as caught:
         SourceReader().kernel(text, "k")
-    assert str(caught.value).endswith("kernel k does not compile: mend the source") or (
+    assert str(caught.value).endswith("kernel k does not compile: correct the source") or (
         "could not make sense" in str(caught.value)
     )
 

@@ -64,7 +64,9 @@ def test_the_text_says_what_is_in_it(path):
     assert "13 launch configs of 4 kernels" in text
     assert "| `over_time_budget` | 3 |" in text
     assert "27.27%" in text, "the censored share"
-    assert "| `median_ns` | double | ns | Median of time_ns: the target. |" in text
+    assert (
+        "| `median_ns` | double | ns | Median of time_ns: the value that models predict. |" in text
+    )
     for schema in TABLES.values():
         for field in schema:
             assert f"| `{field.name}` |" in text
