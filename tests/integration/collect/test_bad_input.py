@@ -394,7 +394,7 @@ def test_predict_with_a_bad_option(
         (("big", "1"), 2, ("--global-size 'big'", "positive")),
         (("64", ""), 2, ("--local-size ''", "positive")),
         (("8,8,8,8", "1,1,1,1"), 2, ("one to three",)),
-        (("64,64", "8"), 3, ("1 dimensions", "equally many")),
+        (("64,64", "8"), 3, ("1 dimensions", "give the same number")),
         (("4096", "2048"), 3, ("--local-size 2048", "1024")),
         (("100", "64"), 3, ("64 does not divide", "50 does")),
         (("9" * 30, "1"), 3, ("--global-size", "no device runs that")),
