@@ -1,4 +1,4 @@
-"""Text to token ids: our own byte-level BPE, or the tokenizer of a Hugging Face folder.
+"""Conversion of text to token ids by a byte-level BPE trained here or a Hugging Face tokenizer.
 
 The only module of this package that imports ``tokenizers``. It reads local files only: it downloads
 nothing and runs no code from a folder.
@@ -112,7 +112,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
 
 
 def load_tokenizer(folder: Path) -> TextTokenizer:
-    """Load the tokenizer of a folder of ours or of a Hugging Face model.
+    """Load the tokenizer of a run's prompt folder or of a Hugging Face folder.
 
     Reads ``tokenizer.json`` if it exists. Else ``vocab.json`` and ``merges.txt`` give a byte-level
     BPE like GPT-2's and CodeGen's, with the tokens of ``added_tokens.json`` if that file exists.

@@ -181,8 +181,8 @@ def _build_backbone(spec: RegressorSpec) -> Backbone | QueryReader:
     config = spec.config
     if config.reads == "query" and config.backbone != "small":
         raise BadInput(
-            f"regressor.reads = 'query' needs an encoder of our own: set regressor.backbone = "
-            f"'small', not {config.backbone!r}, or regressor.reads = 'packed'"
+            f"regressor.reads = 'query' needs backbone small, not {config.backbone!r}: set "
+            f"regressor.backbone = 'small', or regressor.reads = 'packed'"
         )
     match config.backbone:
         case "small":
