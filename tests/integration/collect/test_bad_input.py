@@ -442,7 +442,7 @@ def test_train_on_failures_only(tmp_path: Path, replay: str) -> None:
     [
         (("--preset", "gbd"), ("did you mean 'gbdt'?",)),
         (("--set", "gbdt.num_roundz=3"), ("did you mean 'gbdt.num_rounds'?",)),
-        (("--init", "random"), ("--init random", "'gbdt'", "no weights")),
+        (("--init", "random"), ("--init random", "'gbdt'", "takes no initial weights")),
         (("--workers", "2"), ("--workers goes with --cluster",)),
         (("--preset", "codegen-2b"), ("--init is missing", "--init random")),
         (("--preset", "tiny", "--init", "elsewhere"), ("--init elsewhere", "'small'")),
