@@ -1,4 +1,4 @@
-"""The config tree of training: which model, which split, how it is fitted and judged."""
+"""The config tree of ``llmperf train``: model, split, fit, intervals, metrics, cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRESET_FOLDER = "train"
 
 
 class FitConfig(Node):
-    """What every model shares."""
+    """Settings that all models share."""
 
     seed: int = Field(
         default=0, ge=0, le=2**31 - 1, description="Seed of the model's own randomness."
@@ -40,37 +40,39 @@ class FitConfig(Node):
     )
     balance: Literal["none", "kernel", "decade"] = Field(
         default="none",
-        description="Weight rows equally, each kernel equally, or by 1/sqrt(rows in their decade of time).",
+        description="Weight of a row. none: equal; kernel: equal sums by kernel; decade: "
+        "1/sqrt(rows in the row's decade of time).",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto",
-        description="Where the regressor is fitted; auto takes a GPU if there is one.",
+        description="Device that fits the regressor; auto takes a GPU if there is one.",
     )
     rows: Literal["active", "all"] = Field(
         default="active",
-        description="Fit and score all ok rows, or leave out those of kernels that do nothing on their inputs (`kernels.activity` is `nothing`).",
+        description="Ok rows to fit and score. all: every row; active: without kernels that do "
+        "nothing on their inputs (`kernels.activity` is `nothing`).",
     )
     overwrite: bool = Field(
-        default=False, description="Replace a finished or another run in the output folder."
+        default=False, description="Replace any run in the output folder, also a finished one."
     )
 
 
 class SplitConfig(Node):
-    """Which rows are fitted, chosen on, calibrated on and reported."""
+    """Which rows go into the train, validation, calibration and test parts."""
 
     kind: SplitKind = Field(
-        default=SplitKind.FAMILY, description="What is kept together: family, kernel or config."
+        default=SplitKind.FAMILY, description="Unit that stays whole: family, kernel or config."
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Seed of the split.")
     held_out_share: float = Field(
         default=DEFAULT_HELD_OUT_SHARE,
         ge=0,
         le=0.9,
-        description="Share of the train kernels' launch configs never fitted (part seen_configs).",
+        description="Share of the train kernels' launch configs held out (part seen_configs).",
     )
     public_suites: tuple[str, ...] = Field(
         default=DEFAULT_PUBLIC_SUITES,
-        description="Families that touch one of these belong wholly to test.",
+        description="Suites whose families belong to test as a whole.",
     )
 
 
@@ -84,7 +86,7 @@ class GbdtConfig(Node):
         default=60,
         ge=1,
         le=10_000,
-        description="Stop when the validation error has not fallen for so many trees.",
+        description="Stop when the validation error has not fallen for this many trees.",
     )
     learning_rate: float = Field(default=0.05, gt=0, le=1, description="Shrinkage of each tree.")
     num_leaves: int = Field(
@@ -102,13 +104,13 @@ class GbdtConfig(Node):
     l2: float = Field(default=2.0, ge=0, le=1e6, description="L2 penalty on leaf values.")
     tune: bool = Field(
         default=True,
-        description="Choose leaves and rows a leaf by family-grouped cross-validation.",
+        description="Choose num_leaves and min_rows_in_leaf by family-grouped cross-validation.",
     )
     tune_min_families: int = Field(
         default=10,
         ge=4,
         le=1_000_000,
-        description="With fewer train families the values above are taken untuned.",
+        description="Fewest train families for tuning; with fewer, nothing is tuned.",
     )
     tune_folds: int = Field(default=3, ge=2, le=20, description="Folds of the cross-validation.")
     tune_rows: int = Field(
@@ -123,44 +125,44 @@ class FeatureNetworkConfig(Node):
     """Small networks over the launch features, with the relative error as loss."""
 
     networks: int = Field(
-        default=6, ge=1, le=64, description="Networks that answer together, each from its own seed."
+        default=6, ge=1, le=64, description="Networks whose answers are averaged; seeds differ."
     )
     width: int = Field(default=256, ge=8, le=4096, description="Units of a layer.")
     blocks: int = Field(default=2, ge=1, le=32, description="Residual blocks.")
     terms: int = Field(
-        default=4, ge=1, le=64, description="Times that add up: floor, memory, arithmetic, ..."
+        default=4, ge=1, le=64, description="Summands of the time: floor, memory, arithmetic, ..."
     )
     steps: int = Field(default=3000, ge=1, le=10_000_000, description="Steps of each network.")
     kernels_per_step: int = Field(
         default=256, ge=1, le=65_536, description="Kernels drawn for a step."
     )
     configs_per_kernel: int = Field(
-        default=2, ge=1, le=1024, description="Launch configs drawn of each."
+        default=2, ge=1, le=1024, description="Launch configs drawn of each drawn kernel."
     )
     learning_rate: float = Field(default=2e-3, gt=0, le=1, description="Highest rate (AdamW).")
-    weight_decay: float = Field(default=0.3, ge=0, le=10, description="Of AdamW.")
+    weight_decay: float = Field(default=0.3, ge=0, le=10, description="Weight decay of AdamW.")
     dropout: float = Field(
-        default=0.3, ge=0, lt=1, description="Share of a block's inner units left out in a step."
+        default=0.3, ge=0, lt=1, description="Share of a block's inner units dropped in a step."
     )
     noise: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="Standard deviation of noise on standardised features.",
+        description="Standard deviation of the noise added to the standardised features.",
     )
     log_share: float = Field(
-        default=0.05, ge=0, le=100, description="Weight of |log2 error| beside the relative error."
+        default=0.05, ge=0, le=100, description="Weight of |log2 error|; the relative error has 1."
     )
     bfloat16: bool = Field(
         default=False,
-        description="Multiply in bfloat16: twice as fast where the processor has it, another model.",
+        description="Multiply in bfloat16: twice as fast on some processors, with other weights.",
     )
 
 
 class FeatureEnsembleConfig(Node):
-    """Networks (``feature_network``) and trees over the features, and how both answers become one."""
+    """Networks (``feature_network``) and trees over the features; their answers are combined."""
 
-    trees: int = Field(default=500, ge=1, le=100_000, description="Trees.")
+    trees: int = Field(default=500, ge=1, le=100_000, description="Number of trees.")
     num_leaves: int = Field(default=63, ge=2, le=4096, description="Most leaves of a tree.")
     min_rows_in_leaf: int = Field(
         default=30, ge=1, le=100_000, description="Fewest rows of a leaf."
@@ -174,24 +176,25 @@ class FeatureEnsembleConfig(Node):
     )
     l2: float = Field(default=5.0, ge=0, le=1e6, description="L2 penalty on leaf values.")
     configs_per_kernel: int = Field(
-        default=20, ge=1, le=100_000, description="Most launch configs of a kernel that trees see."
+        default=20, ge=1, le=100_000, description="Most launch configs of a kernel for the trees."
     )
     caution: float = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="Where the trees say less: 0 keeps the networks' answer, 1 takes the trees'.",
+        description="Where the trees predict less: 0 keeps the networks' answer, 1 the trees'.",
     )
     min_counted_kernels: int = Field(
         default=50,
         ge=1,
         le=1_000_000,
-        description="With so many kernels whose work was counted, their launches get networks and trees of their own.",
+        description="Fewest kernels with counted work from which launches with counted work get "
+        "their own networks and trees.",
     )
     base: str = Field(
         default="",
-        description="A run of the same rows and split whose networks and trees for launches without work are "
-        "taken over instead of fitted; empty: none.",
+        description="Run with the same rows and split; its networks and trees for launches without "
+        "counted work are reused. Empty: fit them.",
     )
 
 
@@ -204,17 +207,18 @@ class LogLinearConfig(Node):
 
 
 class ConformalConfig(Node):
-    """Intervals."""
+    """Intervals of predictions."""
 
     level: float = Field(default=0.9, gt=0, lt=1, description="Wanted coverage.")
     by_regime: bool = Field(
-        default=True, description="Own width for each regime that has enough families."
+        default=True, description="Separate width for each regime that has enough families."
     )
     cross_folds: int = Field(
         default=5,
         ge=2,
         le=20,
-        description="Folds of the out-of-fold errors that help where the calibration part has too few families.",
+        description="Folds of the out-of-fold errors that are added where the calibration part "
+        "has too few families.",
     )
 
 
@@ -228,12 +232,12 @@ class JudgeConfig(Node):
         description="Draws of families for the 95 % intervals; 0 leaves them out.",
     )
     min_configs: int = Field(
-        default=5, ge=2, le=10_000, description="Fewest rows of a kernel that are rank-correlated."
+        default=5, ge=2, le=10_000, description="Fewest rows of a kernel for a rank correlation."
     )
 
 
 class ClusterConfig(Node):
-    """How a training on a Ray cluster is placed and started again."""
+    """Placement and restarts of a training on a Ray cluster."""
 
     start_timeout_s: float = Field(
         default=120.0,
@@ -245,12 +249,12 @@ class ClusterConfig(Node):
         default=3,
         ge=0,
         le=1000,
-        description="Starts in a row after a death, without a new checkpoint between them, before giving up.",
+        description="Restarts in a row without a new checkpoint, after which the training fails.",
     )
 
 
 class TrainConfig(Node):
-    """The whole tree of ``llmperf train``."""
+    """The root of the config tree of ``llmperf train``."""
 
     model: Literal[
         "gbdt", "feature-network", "feature-ensemble", "log-linear", "global-median", "regressor"
@@ -276,7 +280,8 @@ class TrainConfig(Node):
         longest = self.packing.lengths[-1]
         if self.model == "regressor" and self.prompt.max_tokens > longest:
             raise ValueError(
-                f"prompt.max_tokens = {self.prompt.max_tokens}: give at most the longest of packing.lengths ({longest})"
+                f"prompt.max_tokens = {self.prompt.max_tokens}: give at most the longest of "
+                f"packing.lengths ({longest})"
             )
         return self
 
@@ -288,10 +293,11 @@ def load_train_config(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     values: dict[str, Any] | None = None,
 ) -> TrainConfig:
-    """Resolve the tree of one training: preset, file, option values, ``--set`` overrides.
+    """Return the config of one training from preset, file, option values and ``--set``.
 
     Raises:
-        ConfigError: The preset is unknown (the message lists those there are), or a key or value is bad.
+        ConfigError: The preset is unknown (the message lists the presets), or a key or value is
+            bad.
     """
     return load_config(
         TrainConfig,

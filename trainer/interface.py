@@ -1,7 +1,7 @@
-"""What every model of ours can do: predict log2(ns) for rows, and live in a folder.
+"""The interface of every model: predict log2(ns) for rows, save to a folder, load from it.
 
-Owns the protocol that the tree and linear baselines share with the language-model regressor, and the rows
-they are given. How a model is fitted is its own business (``trainer/life/fitting.py`` knows all of them).
+Owns the ``Predictor`` protocol and the values it takes and returns. The tree baselines, the linear
+baselines and the language-model regressor implement it. ``trainer/life/fitting.py`` fits them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 Progress = Callable[[str], object]
-"""Told one line at each step of a long call; the command line shows it, tests collect it."""
+"""Called with one line of text at each step of a long call. The command line shows the lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Rows:
         features: shape (n, f), the columns of ``llmperf_common.features.features.feature_names()``.
         samples: n rows with at least ``global_size, local_size, args`` (schema ``SAMPLES``).
         kernels: kernels rows with at least ``name, source, args, build, device_class`` (schema
-            ``KERNELS``); models that read text take the source from here, and must say so where it is
-            null. ``build.options`` holds the macros that the source alone does not say.
+            ``KERNELS``). ``source`` may be null; a model that reads the source must report this.
+            ``build.options`` holds the macros that are defined outside of the source.
         kernel_row: for each sample the row of its kernel in ``kernels``, shape (n,).
     """
 
@@ -55,15 +55,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitData:
-    """What a model is fitted on and chosen with.
+    """The rows and targets that a model is fitted on, and those for early stopping.
 
     Attributes:
         rows: the train part, n rows.
-        log2_ns: log2 of the measured medians, shape (n,).
-        family: code of each row's family, shape (n,): cross-validation keeps them together.
+        log2_ns: log2 of the measured medians in ns, shape (n,).
+        family: code of each row's family, shape (n,); cross-validation keeps a family in one fold.
         weight: positive weights with mean 1, shape (n,).
-        validation: rows to choose on (early stopping), or None.
-        validation_log2_ns: their targets, or None.
+        validation: the v rows of the validation part, for early stopping; None without them.
+        validation_log2_ns: targets of ``validation``, shape (v,), or None.
     """
 
     rows: Rows
@@ -76,14 +76,14 @@ class FitData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What a model says about n launches.
+    """The predicted times of n launches.
 
     Attributes:
         log2_ns: log2 of the predicted times in ns, shape (n,), all finite.
-        spread: how far off the model expects to be, shape (n,), positive: the mean of
-            abs(log2(measured / predicted)); None from a model that expects the same of every launch.
-        is_cut: whether the model read a part of the kernel's source only, because its context is shorter,
-            shape (n,); None from a model that reads no source, or all of it.
+        spread: the error that the model expects, mean abs(log2(measured / predicted)), positive,
+            shape (n,). None from a model that has no estimate by launch.
+        is_cut: whether the kernel's source was longer than the model's context, so that the model
+            read only a part, shape (n,). None from a model that never cuts a source.
     """
 
     log2_ns: Floats
@@ -93,23 +93,23 @@ class Predicted:
 
 @runtime_checkable
 class Predictor(Protocol):
-    """A fitted model. ``load`` of what ``save`` wrote predicts the same, bit by bit.
+    """A fitted model. After ``save`` and ``load`` its predictions are bit-identical.
 
     Attributes:
         name: of the model.
-        refits: whether it is fitted again on a part of the families within seconds, so that
-            out-of-fold errors can be had. A language model is not.
+        refits: whether a fit takes seconds, so that cross-validation can fit the model again and
+            give out-of-fold errors. False for a language model.
     """
 
     name: str
     refits: bool
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return what the model says about the rows."""
+        """Return the predicted times of the rows."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write the model into ``folder`` (there, empty): text, JSON or arrays, never a pickle."""
+        """Write the model into ``folder``, which exists and is empty. No file is a pickle."""
         ...
 
     @classmethod
@@ -117,6 +117,6 @@ class Predictor(Protocol):
         """Read what ``save`` wrote.
 
         Raises:
-            ValueError: A file is missing or not as ``save`` writes it.
+            ValueError: A file is missing, or its content is not in the form that ``save`` writes.
         """
         ...

@@ -1,6 +1,6 @@
-"""The models we know by name: which class reads each back, and the libraries that each needs.
+"""The table of models by name: the class that loads each, and the libraries that each needs.
 
-Imports none of them before it is asked for.
+A model's module is imported only when that model is loaded.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _FITTED_WITH: Final[dict[str, _Libraries]] = {
     "feature-network": ("train", ("torch",)),
     "regressor": ("train", ("torch", "deepspeed", "safetensors", "tokenizers")),
 }
-"""By model: the extra, and which of its libraries. Those that are not named here need none."""
+"""Model to its extra and the extra's libraries that fitting needs. Other models need no extra."""
 
 
 def require_to_fit(name: str) -> None:
-    """Ask that the libraries are installed that fit the model ``name``.
+    """Check that the libraries that fit the model ``name`` are installed.
 
     Raises:
-        MissingExtra: One is not; the message names the one extra that brings them all.
+        MissingExtra: One is missing; the message names the extra that installs all of them.
     """
     if name in _FITTED_WITH:
         extra, modules = _FITTED_WITH[name]
@@ -54,12 +54,13 @@ def load_model(name: str, folder: Path) -> Predictor:
     """Read the model ``name`` from the folder it was saved in.
 
     Raises:
-        BadInput: The name is not known to this release, or the folder is not as it was saved.
+        BadInput: This release does not know the name, or a file of the folder is damaged.
         MissingExtra: The model's library is not installed.
     """
     if name not in _CLASSES:
         raise BadInput(
-            f"{folder}: model {name!r} is not one of {', '.join(sorted(_CLASSES))}: made by another release?"
+            f"{folder}: model {name!r} is not one of {', '.join(sorted(_CLASSES))}: use the "
+            "release that wrote this run, or train it again"
         )
     if name in _READ_WITH:
         extra, modules = _READ_WITH[name]

@@ -1,4 +1,4 @@
-"""The config tree of the language-model regressor: prompt, packing, model, fitting, checkpoints, logs."""
+"""Config nodes of the language-model regressor: prompt, packing, model, fit, checkpoints, log."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from llmperf_common.config import Node
 
 
 class PromptConfig(Node):
-    """How a launch becomes tokens."""
+    """Conversion of launches to tokens."""
 
     form: Literal["paper", "compact", "numeric"] = Field(
         default="numeric",
-        description="paper: the published template; compact: sizes last, digits apart; numeric: a token a number.",
+        description="paper: the published template; compact: sizes last, a token per digit; "
+        "numeric: one token per number.",
     )
     max_tokens: int = Field(
-        default=1024, ge=32, le=65_536, description="Longest prefix with its suffix, in tokens."
+        default=1024, ge=32, le=65_536, description="Most tokens of a prefix and one suffix."
     )
     too_long: Literal["truncate", "drop"] = Field(
-        default="truncate", description="What is done with longer ones."
+        default="truncate", description="Treatment of launches above max_tokens."
     )
     vocabulary: int = Field(
-        default=4096, ge=300, le=65_536, description="Tokens of a tokenizer that is trained here."
+        default=4096, ge=300, le=65_536, description="Vocabulary of a tokenizer trained here."
     )
 
 
 class PackingConfig(Node):
-    """How launches share sequences."""
+    """Packing of launches into sequences."""
 
     lengths: tuple[int, ...] = Field(
         default=(1024, 2048),
         min_length=1,
         max_length=4,
-        description="Lengths of packs in tokens, ascending; each is compiled once.",
+        description="Lengths of packs in tokens, ascending; each length is compiled once.",
     )
     configs_per_kernel: int = Field(
         default=16, ge=1, le=1024, description="Most launch configs of a kernel in a pack."
     )
     tokens_per_step: int = Field(
-        default=16_384, ge=32, le=2**24, description="Tokens of a step over all processes."
+        default=16_384, ge=32, le=2**24, description="Tokens of a step, all processes together."
     )
     tokens_per_pass: int = Field(
         default=16_384, ge=32, le=2**24, description="Most tokens of one forward pass of a process."
@@ -61,11 +62,13 @@ class RegressorConfig(Node):
 
     backbone: Literal["small", "codegen", "auto"] = Field(
         default="small",
-        description="small: ours, from scratch; codegen: ours, Hugging Face weights; auto: any AutoModel.",
+        description="small: our transformer, from scratch; codegen: CodeGen with Hugging Face "
+        "weights; auto: any AutoModel.",
     )
     reads: Literal["packed", "query"] = Field(
         default="packed",
-        description="packed: suffixes share a prefix in one sequence; query: launches query the encoded kernel.",
+        description="packed: suffixes share a prefix in one sequence; query: launches query the "
+        "encoded kernel by cross-attention.",
     )
     width: int = Field(default=256, ge=16, le=8192, description="Width of backbone small.")
     depth: int = Field(default=4, ge=1, le=96, description="Blocks of backbone small.")
@@ -74,79 +77,79 @@ class RegressorConfig(Node):
         default=0, ge=0, le=1024, description="Rank of low-rank adapters; 0 fits all weights."
     )
     activation_checkpointing: bool = Field(
-        default=False, description="Compute activations again in the backward pass: less memory."
+        default=False, description="Recompute activations in the backward pass to save memory."
     )
     features: bool = Field(
         default=True, description="Join the launch features to the model's state before the head."
     )
     head: Literal["linear", "softplus"] = Field(
-        default="linear", description="softplus, on log2(us), is the paper's."
+        default="linear", description="Form of the head; softplus, on log2(us), is the paper's."
     )
     head_width: int = Field(default=256, ge=8, le=8192, description="Hidden width of the head.")
     offset: Literal["none", "roofline", "gbdt"] = Field(
-        default="none", description="What the model predicts a correction to."
+        default="none", description="Prediction that the model corrects; none: the whole time."
     )
 
     @model_validator(mode="after")
     def _offset_is_read(self) -> Self:
         if self.head == "softplus" and self.offset != "none":
             raise ValueError(
-                f"regressor.offset={self.offset}: head softplus answers the whole time; set regressor.head=linear, or "
-                "regressor.offset=none"
+                f"regressor.offset={self.offset}: head softplus predicts the whole time; set "
+                "regressor.head=linear, or regressor.offset=none"
             )
         return self
 
 
 class OptimiserConfig(Node):
-    """How the weights are fitted."""
+    """Loss, optimiser and length of the fit."""
 
     loss: Literal["l1", "l2", "relative"] = Field(
-        default="l1", description="Of the log2 error, or the relative error of the time."
+        default="l1", description="l1 or l2 of the log2 error, or relative error of the time."
     )
     learning_rate: float = Field(default=3e-4, gt=0, le=1, description="Highest learning rate.")
     backbone_learning_rate: float = Field(
-        default=0.0, ge=0, le=1, description="Of the backbone; 0 takes learning_rate."
+        default=0.0, ge=0, le=1, description="Rate of the backbone; 0 takes learning_rate."
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="cosine", description="How the rate falls after warm-up, to final_share."
+        default="cosine", description="Fall of the rate from warm-up to final_share."
     )
     final_share: float = Field(
         default=0.02, ge=0, le=1, description="Share of the highest rate at the end."
     )
     warmup_steps: int = Field(default=50, ge=0, le=10**7, description="Steps of linear warm-up.")
     max_steps: int = Field(default=1000, ge=1, le=10**9, description="Steps to fit.")
-    weight_decay: float = Field(default=0.05, ge=0, le=10, description="AdamW's, of matrices.")
-    beta_2: float = Field(default=0.95, gt=0, lt=1, description="AdamW's second decay.")
-    clip_norm: float = Field(default=1.0, ge=0, le=1e6, description="Gradient norm; 0 clips none.")
-    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="Of the backbone.")
+    weight_decay: float = Field(default=0.05, ge=0, le=10, description="AdamW's, on matrices.")
+    beta_2: float = Field(default=0.95, gt=0, lt=1, description="AdamW's beta 2.")
+    clip_norm: float = Field(default=1.0, ge=0, le=1e6, description="Most gradient norm; 0: any.")
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="Backbone's precision.")
     zero_stage: Literal[1, 2, 3] = Field(default=1, description="DeepSpeed ZeRO stage.")
     evaluate_every_steps: int = Field(
-        default=100, ge=1, le=10**7, description="Steps between looks at the validation loss."
+        default=100, ge=1, le=10**7, description="Steps between validations."
     )
     patience: int = Field(
         default=0,
         ge=0,
         le=10**6,
-        description="Stop after so many looks without a better one; 0 never.",
+        description="Stop after this many validations without a lower loss; 0: never.",
     )
 
 
 class CheckpointConfig(Node):
-    """When progress is kept."""
+    """Checkpoints of a fit."""
 
     every_steps: int = Field(default=500, ge=1, le=10**7, description="Steps between checkpoints.")
     keep: int = Field(
         default=2, ge=2, le=100, description="Newest checkpoints kept, beside the best."
     )
     keep_after: bool = Field(
-        default=False, description="Keep checkpoints and token cache of a published run."
+        default=False, description="Keep checkpoints and token cache after publishing."
     )
 
 
 class LogConfig(Node):
-    """What is written while fitting."""
+    """Log of a fit."""
 
     every_steps: int = Field(default=10, ge=1, le=10**6, description="Steps between log lines.")
     tensorboard: bool = Field(
-        default=True, description="Write TensorBoard events, where installed."
+        default=True, description="Write TensorBoard events, if tensorboard is installed."
     )

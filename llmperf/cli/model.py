@@ -82,7 +82,7 @@ def train(
         )
     with sigterm_interrupts(
         "interrupted: the prepared data and the newest checkpoint are kept; "
-        "run the same command again to continue"
+        "run the same command again to resume"
     ):
         if cluster:
             summary = api.train_on_cluster(

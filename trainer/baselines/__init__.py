@@ -1,1 +1,1 @@
-"""Predictors over the launch features: what a language model must beat."""
+"""Predictors over the launch features, and baselines that every model must beat."""

@@ -1,11 +1,12 @@
-"""Networks and trees over the launch features, and how their two answers become one: numpy only.
+"""Ensemble of networks and trees over the launch features, in numpy only.
 
-Owns the combination. Kernels that no model understands (their work-items leave at once, their loops make no turn
-on the chosen inputs) are guessed ten times too long by one of the two and seldom by both: the networks answer, and
-where the trees say less the answer moves towards theirs. How far the two are apart says how sure it is.
+Owns the combination of both. Kernels that do little on the chosen inputs (work-items return at
+once, loops do not run) are often predicted ten times too long by one of the two, seldom by both.
+Therefore the prediction is that of the networks, moved towards the trees' where the trees' is
+shorter. The spread grows with the difference of the two.
 
-An ensemble may have another one in it, for launches whose work was counted: the two share nothing, so that a launch
-without work is predicted by models that were fitted without any.
+An ensemble may contain another ensemble (``counted``) for launches whose work was counted. The two
+share no weights: models for launches without counted work are fitted without work features.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NETWORK_FOLDER = "network"
 FOREST_FILE = "forest.npz"
 COUNTED_FOLDER = "counted"
 _LEAST_SPREAD = 1e-3
-"""Smallest spread in log2: no launch is known to a thousandth."""
+"""Smallest spread in log2: no prediction is more accurate than 0.1 %."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,14 +37,14 @@ class FeatureEnsemble:
     """Fitted networks and trees.
 
     Attributes:
-        network: the networks, themselves a predictor.
+        network: the networks.
         forest: the trees.
-        forest_names: the features the trees were grown on.
-        caution: how far the answer moves to the trees' where that is shorter: 0 takes the networks'
-            answer always, 1 the shorter of the two.
+        forest_names: names of the trees' features.
+        caution: how far the prediction moves to the trees' where that is shorter: 0 keeps the
+            networks' prediction, 1 takes the shorter of the two.
         spread_scale: factor on the spread, measured on the validation part.
-        chosen: how it was fitted, JSON values.
-        counted: answers for the launches whose work is known, if there is one.
+        chosen: settings of the fit, JSON values.
+        counted: ensemble for launches whose work was counted, or None.
     """
 
     network: FeatureNetwork
@@ -57,7 +58,7 @@ class FeatureEnsemble:
     refits: bool = False
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the combined answer; its spread grows with the distance of the two."""
+        """Return the combined prediction; its spread grows with the difference of the two."""
         said = self._own(rows)
         known = np.flatnonzero(is_counted(rows.features)) if self.counted is not None else ()
         if self.counted is None or len(known) == 0:
@@ -70,7 +71,7 @@ class FeatureEnsemble:
         return Predicted(log2_ns=log2_ns, spread=spread)
 
     def without_counted(self) -> FeatureEnsemble:
-        """Return what answers for launches whose work is not known."""
+        """Return the ensemble for launches without counted work."""
         return replace(self, counted=None)
 
     def _own(self, rows: Rows) -> Predicted:
@@ -85,7 +86,7 @@ class FeatureEnsemble:
         )
 
     def save(self, folder: Path) -> None:
-        """Write ``model.json``, ``forest.npz`` and the folders of the networks and of the ensemble for counted launches."""
+        """Write ``model.json``, ``forest.npz``, ``network/`` and (for ``counted``) ``counted/``."""
         content = {
             "name": self.name,
             "caution": self.caution,
@@ -130,7 +131,7 @@ class FeatureEnsemble:
 
 
 def combined(networks: Floats, trees: Floats, caution: float) -> Floats:
-    """Return the networks' log2(ns), moved towards the trees' where these are shorter; shape (n,).
+    """Return the networks' log2(ns), moved towards the trees' where that is less; shape (n,).
 
     >>> combined(np.array([14.0, 10.0]), np.array([10.0, 14.0]), 0.5).tolist()
     [12.0, 10.0]

@@ -1,11 +1,12 @@
-"""Small neural networks over the launch features, evaluated in numpy: what ships with the package.
+"""Small neural networks over the launch features, evaluated in numpy; the shipped models use them.
 
-Owns the form of the network, its evaluation and its files. It needs neither torch, with which it is fitted
-(``trainer/fit/feature_network.py``), nor a GPU. Several networks that differ in their seed answer together.
+Owns the form of the network, its evaluation and its files. Evaluation needs neither torch (which
+fits it, ``trainer/fit/feature_network.py``) nor a GPU. The prediction is the mean of several
+networks with different seeds.
 
-A network says log2(ns) as the logarithm of a sum of a few times, each a power law of the sizes with a learnt
-correction: launch floor, memory and arithmetic add up like that, and beyond the sizes of the training a power law
-goes on where a plain network would saturate.
+A network models the time as a sum of a few terms (such as launch floor, memory, arithmetic), each a
+power law of the sizes with a learnt correction. Beyond the sizes of the training a power law goes
+on, where a plain network would saturate.
 """
 
 from __future__ import annotations
@@ -29,28 +30,26 @@ NAME = "feature-network"
 WEIGHTS_FILE = "weights.npz"
 
 LARGEST_Z = 6.0
-"""Standard deviations at which features are clipped, as in fitting: one odd size must not drive the
-network."""
+"""Limit of standardised features, in standard deviations, so that an odd size does not dominate."""
 NORM_EPSILON = 1e-5
-"""Constant added to the variance in a layer norm: torch's default, with which the networks are
-fitted."""
+"""Constant added to the variance in a layer norm: torch's default, which the fit uses."""
 TERM_SCALE_LOG2 = 3.0
-"""Log2(ns) that one unit of a network's output means: about the spread of measured times."""
+"""Log2(ns) of one unit of a network's output: about the standard deviation of measured times."""
 
 _ROWS_AT_ONCE = 64
-"""Rows of one matrix product, the last ones filled up with zeros. With one shape only, a row's
-answer does not depend on how many rows are asked for."""
+"""Rows of one matrix product; the last product is padded with zeros. With one shape only, a row's
+prediction does not depend on the number of rows in the call."""
 
 Single = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputScaling:
-    """How launch features become a network's input: g z-scores and k missing-value indicators.
+    """The conversion of launch features to inputs: g z-scores and k missing-value indicators.
 
     Attributes:
-        names: the g features used.
-        mean: their means over the fit rows where they are known, shape (g,).
+        names: names of the g features used.
+        mean: their means over the fit rows with a known value, shape (g,).
         scale: their standard deviations over the same rows, shape (g,).
         marked: indices into ``names`` of the features with a missing-value indicator, shape (k,).
     """
@@ -62,11 +61,11 @@ class InputScaling:
 
     @classmethod
     def fit(cls, features: Floats, names: tuple[str, ...]) -> Self:
-        """Measure the features of the fit rows; those that are constant are left out.
+        """Compute the scaling from the fit rows, without features that are constant.
 
         Args:
             features: shape (n, f); NaN is unknown.
-            names: the f features.
+            names: names of the f features.
 
         Raises:
             ValueError: No feature varies.
@@ -100,14 +99,14 @@ class InputScaling:
 
 
 _LEAST_SCALE = 1e-4
-"""Standard deviation below which a feature counts as constant, as those of a single device are."""
+"""Standard deviation below which a feature is constant, as a device's peak is with one device."""
 _RARE = 0.002
-"""Share of rows: a value that is unknown (or known) in fewer gets no mark."""
+"""A feature gets an indicator if its share of unknown rows is between this and 1 minus this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """The weights of e networks of b residual blocks, with i inputs, h units and t terms; float32.
+    """The weights of e networks with b residual blocks, i inputs, h units and t terms; float32.
 
     Attributes:
         into: shape (e, i, h); into_bias: (e, h).
@@ -115,8 +114,8 @@ class Weights:
         up: shape (e, b, h, 2h); up_bias: (e, b, 2h).
         down: shape (e, b, 2h, h); down_bias: (e, b, h).
         last_norm: gain and shift before the output, shape (e, 2, h).
-        out: shape (e, h, t + 1), the last column gives the spread; out_bias: (e, t + 1).
-        skip: from the inputs straight to the terms, shape (e, i, t).
+        out: shape (e, h, t + 1), the last column is for the spread; out_bias: (e, t + 1).
+        skip: linear map from the inputs to the terms, shape (e, i, t).
     """
 
     into: Single
@@ -132,10 +131,10 @@ class Weights:
     skip: Single
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not fit together.
+        """Check that the arrays fit together.
 
         Raises:
-            ValueError: A shape is not as the others ask for, or a value is not finite.
+            ValueError: A shape does not fit to the others, or a value is not finite.
         """
         if self.into.ndim != 3 or self.up.ndim != 4 or self.skip.ndim != 3:
             raise ValueError("feature network: arrays with a wrong number of dimensions")
@@ -154,15 +153,15 @@ class Weights:
 
     @property
     def num_networks(self) -> int:
-        """How many networks answer together."""
+        """Number of networks."""
         return len(self.into)
 
     def answers(self, inputs: Single, network: int) -> tuple[Floats, Floats]:
-        """Return log2(ns) less the centre, and the spread, that one network gives; shape (n,) each.
+        """Return log2(ns) minus the centre, and the spread, of one network; shape (n,) each.
 
         Args:
             inputs: shape (n, i).
-            network: 0 ... e - 1.
+            network: index from 0 to e - 1.
         """
         state = inputs @ self.into[network] + self.into_bias[network]
         for block in range(self.up.shape[1]):
@@ -185,20 +184,20 @@ def _norm(state: Single, gain: Single, shift: Single) -> Single:
 
 
 def _silu(values: Single) -> Single:
-    # The cut keeps exp within float32; beyond it silu is 0 to seven digits.
+    # The clip keeps exp within float32; below -80 silu is 0 to seven digits.
     return np.asarray(values / (1.0 + np.exp(-np.clip(values, -80.0, 80.0))), dtype=np.float32)
 
 
 @dataclass(slots=True, kw_only=True)
 class FeatureNetwork:
-    """Fitted networks: the mean of what they say.
+    """Fitted networks; the prediction is the mean of their outputs.
 
     Attributes:
-        scaling: how features become inputs.
+        scaling: conversion of features to inputs.
         weights: of all networks.
-        centre_log2_ns: added to what the networks say.
+        centre_log2_ns: added to the networks' outputs.
         spread_scale: factor on the networks' spreads, measured on the validation part.
-        chosen: how it was fitted, JSON values.
+        chosen: settings of the fit, JSON values.
     """
 
     scaling: InputScaling
@@ -210,7 +209,7 @@ class FeatureNetwork:
     refits: bool = False
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the mean over the networks, and how far off they expect to be."""
+        """Return the mean of log2(ns) and of the spread over the networks."""
         inputs = self.scaling.inputs(named_features(rows.features, self.scaling.names))
         log2_ns, spread = np.zeros(len(inputs)), np.zeros(len(inputs))
         for first, num, filled in _batches(inputs):
@@ -225,7 +224,7 @@ class FeatureNetwork:
         )
 
     def save(self, folder: Path) -> None:
-        """Write ``model.json`` and ``weights.npz`` (half precision, to which fitting rounded them)."""
+        """Write ``model.json`` and ``weights.npz`` (float16, lossless: the fit rounds to it)."""
         content = {
             "name": self.name,
             "centre_log2_ns": self.centre_log2_ns,
@@ -273,22 +272,22 @@ class FeatureNetwork:
 
 _MAX_ARRAYS_BYTES = 512 * 2**20
 _LEAST_SPREAD = 1e-3
-"""Smallest spread in log2: no launch is known to a thousandth."""
+"""Smallest spread in log2: no prediction is more accurate than 0.1 %."""
 
 
 def spread_scale(said: Predicted, log2_ns: Floats) -> float:
-    """Return the factor that makes the mean spread the mean error.
+    """Return the factor by which the mean spread equals the mean absolute error.
 
     Args:
-        said: of launches that nothing was fitted on, with a spread.
-        log2_ns: their measured times, shape (n,).
+        said: predictions, with spread, of launches that were not fitted.
+        log2_ns: log2 of their measured times in ns, shape (n,).
     """
     assert said.spread is not None, "feature networks give a spread"
     return float(np.mean(np.abs(said.log2_ns - log2_ns)) / np.mean(said.spread))
 
 
 def _batches(inputs: Single) -> Iterator[tuple[int, int, Single]]:
-    """Yield the first row, the number of rows, and these rows filled up to ``_ROWS_AT_ONCE``."""
+    """Yield the first row, the number of rows, and these rows padded to ``_ROWS_AT_ONCE``."""
     for first in range(0, len(inputs), _ROWS_AT_ONCE):
         part = inputs[first : first + _ROWS_AT_ONCE]
         filled = np.zeros((_ROWS_AT_ONCE, inputs.shape[1]), dtype=np.float32)
@@ -297,18 +296,18 @@ def _batches(inputs: Single) -> Iterator[tuple[int, int, Single]]:
 
 
 def read_arrays(path: Path, kind: type, dtype: npt.DTypeLike | None) -> dict[str, Any]:
-    """Read the arrays of a ``.npz`` file that are named as the fields of ``kind``.
+    """Read the arrays of a ``.npz`` file whose names are the fields of ``kind``.
 
     Args:
         path: the file.
         kind: a dataclass of arrays.
-        dtype: what they become; None leaves them as they are.
+        dtype: type of the result; None keeps the stored types.
 
     Raises:
-        ValueError: It cannot be read, or an array is missing.
+        ValueError: The file cannot be read, or an array is missing.
     """
     try:
-        # Opened here: numpy leaves a damaged file open.
+        # The file is opened here, because numpy does not close a damaged file.
         check_plain(path, max_bytes=_MAX_ARRAYS_BYTES)
         with path.open("rb") as stored, zipfile.ZipFile(stored) as packed:
             if sum(one.file_size for one in packed.infolist()) > _MAX_ARRAYS_BYTES:
@@ -319,7 +318,8 @@ def read_arrays(path: Path, kind: type, dtype: npt.DTypeLike | None) -> dict[str
                 for one in fields(kind)
             }
     except (
-        OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, MemoryError, OverflowError, SyntaxError,
-        NotImplementedError, UnfitFileError, zipfile.BadZipFile, zlib.error,
+        OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, MemoryError,
+        OverflowError, SyntaxError, NotImplementedError, UnfitFileError, zipfile.BadZipFile,
+        zlib.error,
     ) as error:  # fmt: skip
         raise ValueError(f"{path}: {error}") from None

@@ -1,7 +1,7 @@
-"""Trees as flat arrays, walked in numpy: what LightGBM grew, read without LightGBM.
+"""LightGBM's trees as flat arrays, evaluated by numpy without LightGBM.
 
-Owns the form of the arrays and the walk. The sums equal LightGBM's own to 1e-9 (tested with it). Only numerical
-splits are known, because all launch features are numbers.
+Owns the form of the arrays and the evaluation, which equals LightGBM's to 1e-9 (tested). Only
+numerical splits are supported, because all launch features are numbers.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ _CATEGORICAL_BIT = 1
 _DEFAULT_LEFT_BIT = 2
 _MISSING_SHIFT = 2
 _MISSING_NONE, _MISSING_ZERO, _MISSING_NAN = 0, 1, 2
-"""LightGBM's ``decision_type``: bit 0 categorical, bit 1 where missing values go, bits 2 and 3 what is missing."""
+"""Bits of LightGBM's ``decision_type``. Bit 0: categorical; bit 1: missing values go left; bits 2
+and 3: the values that count as missing (none, zero or NaN)."""
 
 _ROWS_AT_ONCE = 2048
-"""Rows walked together: 2,048 rows of 500 trees are 8 MB of node numbers, which fit a cache."""
+"""Rows evaluated together: 2,048 rows of 500 trees are 8 MB of node numbers, which fit a cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """The sum of t trees with m inner nodes and l leaves in all; node numbers run through all trees.
+    """The sum of t trees with m inner nodes and l leaves in all.
+
+    The nodes of all trees are numbered consecutively, and so are the leaves.
 
     Attributes:
-        root: first node of each tree, shape (t,); ``-1 - leaf`` for a tree that is one leaf.
+        root: first node of each tree, or ``-1 - leaf`` for a tree that is one leaf, shape (t,).
         feature: column that each node compares, shape (m,).
-        threshold: go left if the value is at most this, shape (m,).
+        threshold: the walk goes left if the value is at most this, shape (m,).
         left: next node, or ``-1 - leaf``, shape (m,).
-        right: likewise.
+        right: next node, or ``-1 - leaf``, shape (m,).
         missing_left: whether a missing value goes left, shape (m,).
-        nan_is_missing: whether NaN is a missing value there; else it counts as 0, shape (m,).
+        nan_is_missing: whether NaN is a missing value at the node, else it is 0, shape (m,).
         leaf: value of each leaf, shape (l,).
     """
 
@@ -52,7 +55,7 @@ class Forest:
     leaf: Floats
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not form a forest: a walk must end at a leaf.
+        """Check that the arrays form a forest, so that every walk ends at a leaf.
 
         Raises:
             ValueError: Shapes differ, or a link points out of the arrays or backwards.
@@ -78,7 +81,7 @@ class Forest:
         """Read LightGBM's text format (``Booster.model_to_string()``).
 
         Raises:
-            ValueError: It is cut short, or has a split that is not numerical or treats zero as missing.
+            ValueError: The text is truncated, or a split is not numerical or has zero as missing.
         """
         if "end of trees" not in text:
             raise ValueError("the trees' text is cut short")
@@ -147,16 +150,16 @@ class Forest:
             reached = np.where(goes_left, self.left[at], self.right[at])
             node[open_] = reached
             open_ = open_[reached >= 0]
-        # Row by row: a sum must not depend on how many rows are asked for.
+        # The sum of each row on its own: it must not depend on the number of rows in the call.
         return np.asarray(self.leaf[-1 - node].reshape(num_rows, len(self.root)).sum(axis=1))
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the arrays by name, as ``from_arrays`` takes them."""
+        """Return the arrays by name, for ``from_arrays``."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Self:
-        """Make a forest of what ``arrays`` returned.
+        """Return a forest from the result of ``arrays``.
 
         Raises:
             ValueError: An array is missing or of the wrong shape, or a link is wrong.

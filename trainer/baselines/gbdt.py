@@ -1,8 +1,8 @@
-"""Gradient-boosted trees on log2(ns): the only door to LightGBM.
+"""Gradient-boosted trees on log2(ns). The only module that imports LightGBM.
 
 Deterministic for a given seed and thread count. Hyper-parameters are chosen from a small grid by
-cross-validation that keeps families together, because the question is always an unseen family; the number
-of trees by early stopping on the validation part, or by the folds' where validation has few families.
+cross-validation, with a family in one fold only, because users predict kernels of unseen families.
+Early stopping on the validation part (or on the folds, if it is small) gives the number of trees.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ GRID: tuple[dict[str, int], ...] = (
     {"num_leaves": 31, "min_rows_in_leaf": 10},
     {"num_leaves": 63, "min_rows_in_leaf": 40},
 )
-"""What tuning tries, from stiff to supple: few families ask for stiff trees."""
+"""Hyper-parameters that tuning tries, from few to many leaves; few families need few leaves."""
 
 _STOPPING_MIN_FAMILIES = 5
-"""Validation families below which the number of trees comes from the folds: early stopping would
-follow one kernel."""
+"""Fewest kernels of the validation part for early stopping on it. With fewer, which would decide
+almost alone, the folds give the number of trees."""
 
 
 @dataclass(slots=True)
 class Gbdt:
-    """A fitted ensemble; ``chosen`` holds the hyper-parameters and how they were found."""
+    """A fitted ensemble; ``chosen`` has the hyper-parameters and the results of their tuning."""
 
     booster: Any
     names: tuple[str, ...]
@@ -51,10 +51,10 @@ class Gbdt:
     refits: bool = True
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the trees' sum."""
+        """Return the sum of the trees for each row."""
         if len(rows) == 0:
             return Predicted(log2_ns=np.zeros(0))
-        # One thread: predictions are milliseconds, and a sum must not depend on the machine's cores.
+        # One thread is fast enough, and the sum must not depend on the number of cores.
         features = named_features(rows.features, self.names)
         predicted = self.booster.predict(features, num_threads=1)
         return Predicted(log2_ns=np.asarray(predicted, dtype=np.float64))
@@ -96,11 +96,11 @@ def fit_gbdt(
     """Fit the ensemble.
 
     Args:
-        data: rows, targets, families, weights; validation stops the boosting.
+        data: rows, targets, families, weights; the validation part is for early stopping.
         fit: seed and threads.
         config: ranges and defaults of the hyper-parameters.
-        progress: told one line a tuning step.
-        like: take this model's hyper-parameters and number of trees: no tuning, no stopping.
+        progress: receives one line for each tuning step.
+        like: a model whose hyper-parameters and number of trees are used without tuning, or None.
 
     Raises:
         MissingExtra: LightGBM is not installed.
@@ -131,7 +131,7 @@ def fit_gbdt(
 
 
 def _finish(booster: Any, chosen: dict[str, Any]) -> Gbdt:
-    # Through text and back, so that a fitted model and a loaded one are the same bits.
+    # Convert to text and back, so that a fitted and a loaded model are bit-identical.
     return Gbdt(
         booster=_booster(booster.model_to_string()), names=feature_names(), chosen=dict(chosen)
     )
@@ -172,7 +172,7 @@ def _train(
     num_rounds: int,
     held_out: tuple[Rows, Floats | None] | None = None,
 ) -> Any:
-    """Boost; with ``held_out`` stop early and keep the best number of trees."""
+    """Fit the trees; with ``held_out`` stop early and keep the best number of trees."""
     lightgbm = require("lightgbm", "gbdt")
     parameters = _parameters(chosen, fit, config)
     names = list(feature_names())
@@ -202,16 +202,16 @@ def grow_forest(
     config: FeatureEnsembleConfig,
     names: tuple[str, ...] | None = None,
 ) -> tuple[Forest, tuple[str, ...]]:
-    """Grow trees by the absolute error of log2, each kernel with the same weight.
+    """Fit trees with the absolute error of log2(ns) as loss; all kernels have equal weight.
 
     Args:
-        data: rows and targets; rows of one kernel are found by ``rows.kernel_row``.
+        data: rows and targets; ``rows.kernel_row`` tells the rows of a kernel.
         fit: seed and threads.
         config: number and size of the trees.
-        names: the features they may use; None: all.
+        names: the features to use; None: all.
 
     Returns:
-        The trees, readable without LightGBM, and the features they were grown on.
+        The trees, and the names of their features.
 
     Raises:
         MissingExtra: LightGBM is not installed.
@@ -248,11 +248,11 @@ def grow_forest(
 
 
 _FOREST_BINS = 63
-"""Bins of a feature: a quarter of LightGBM's default gives equal errors in a third of the time."""
+"""Bins of a feature: a quarter of LightGBM's default, with equal errors in a third of the time."""
 
 
 def _some_of_each(kernel: Codes, most: int, seed: int) -> Codes:
-    """Return rows of which each kernel has at most ``most``, drawn by ``seed``, ascending."""
+    """Return at most ``most`` random rows of each kernel, ascending."""
     order = np.lexsort((np.random.default_rng(seed).random(len(kernel)), kernel))
     _, first, count = np.unique(kernel[order], return_index=True, return_counts=True)
     rank = np.arange(len(kernel)) - np.repeat(first, count)
@@ -260,7 +260,7 @@ def _some_of_each(kernel: Codes, most: int, seed: int) -> Codes:
 
 
 def family_folds(family: Codes, num_folds: int, seed: int) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield for each fold which rows it holds out (shape (n,)); a family is in one fold only."""
+    """Yield for each fold a mask of its held-out rows (shape (n,)); a family is in one fold."""
     codes, index = np.unique(family, return_inverse=True)
     fold = np.random.default_rng(seed).permutation(len(codes)) % num_folds
     for number in range(min(num_folds, len(codes))):
@@ -278,7 +278,7 @@ def subset(data: FitData, index: npt.NDArray[np.intp]) -> FitData:
 
 
 def _tuning_rows(data: FitData, most_rows: int, seed: int) -> FitData:
-    """Whole families in seeded order until ``most_rows`` are reached."""
+    """Return random whole families with about ``most_rows`` rows in all."""
     if len(data.log2_ns) <= most_rows:
         return data
     codes, index, counts = np.unique(data.family, return_inverse=True, return_counts=True)

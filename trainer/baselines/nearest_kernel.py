@@ -1,8 +1,9 @@
-"""The most similar train kernel as a predictor: what memory alone achieves.
+"""The most similar train kernel as a predictor: a baseline for memorising.
 
-A kernel is looked up by its source: the train kernel whose token runs overlap most (``source_sets.py``, the measure
-that families are made by). The answer is what that one took at the launches nearest in size, moved by how the rooflines of
-both launches differ. A model that is no better than this has learnt no more than to recognise kernels.
+The nearest kernel is the train kernel whose source has the largest overlap of token runs
+(``source_sets.py``, the measure that defines families). The prediction is the nearest kernel's time
+at launches of similar size, corrected by the difference of the rooflines. A model that is no better
+than this baseline only recognises kernels.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ LAUNCHES_FILE = "launches.parquet"
 _SIZE_FEATURES = ("log2_work_items", "log2_local_items")
 _COLUMNS = (*_SIZE_FEATURES, "log2_ns", "log2_roofline_ns")
 _NUM_NEAREST = 5
-"""Launches whose median is taken: one may be an outlier, and many would differ much in size."""
+"""Number of launches of which the median is taken: one could be an outlier, and of many some would
+differ much in size."""
 _MOST_MOVED_LOG2 = 2.0
-"""Largest correction, in log2, by the difference of two launches' rooflines: a factor of 4. A
-scalar that bounds a loop in one source may bound nothing in the other."""
+"""Largest correction, in log2, by the difference of two launches' rooflines: a factor of 4. The
+rooflines of two kernels may differ for a reason that the nearest kernel's time does not have."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,13 +43,15 @@ class NearestKernel:
 
     Attributes:
         sources: token runs of the sources.
-        sha256: of each source.
-        sizes: log2 of the work-items and of a group's, by launch, shape (n, 2); launches of a source are together.
-        log2_ns: log2 of the measured times, shape (n,).
+        sha256: of each source, in hexadecimal.
+        sizes: log2 of the work-items of each launch and of its work-group, sorted by source,
+            shape (n, 2).
+        log2_ns: log2 of the measured times in ns, shape (n,).
         roofline: log2 of the rooflines in ns, shape (n,).
-        starts: where each source begins among the launches, shape (k + 1,).
-        fallback_log2_ns: stands in for a roofline without a known term.
-        fallback_residual: the median residual: for a kernel without a source, or like no other.
+        starts: first launch of each source, then n, shape (k + 1,).
+        fallback_log2_ns: roofline of launches without a known term.
+        fallback_residual: median of log2(time / roofline), for kernels without a source or without
+            any overlap.
     """
 
     sources: SourceSets
@@ -63,7 +67,7 @@ class NearestKernel:
 
     @classmethod
     def fit(cls, data: FitData) -> Self:
-        """Remember the sources and launches of the train part; kernels without a source are left out."""
+        """Store the sources and launches of the train part, without kernels that have no source."""
         texts = _sources(data.rows)
         fallback = weighted_median(data.log2_ns, data.weight)
         roofline = roofline_log2_ns(data.rows, fallback)
@@ -87,7 +91,7 @@ class NearestKernel:
         )
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the nearest kernel's times at the nearest sizes, moved by the difference of the rooflines."""
+        """Return the nearest kernel's times at the nearest sizes, corrected by the rooflines."""
         roofline = roofline_log2_ns(rows, self.fallback_log2_ns)
         found = roofline + self.fallback_residual
         texts, sizes = _sources(rows), _sizes(rows)
@@ -111,7 +115,7 @@ class NearestKernel:
         return nearest if overlaps[nearest] > 0 else None
 
     def _times(self, source: int, sizes: Floats, roofline: Floats) -> Floats:
-        """The median over the launches of ``source`` nearest to each of ``sizes`` (shape (m, 2)), shape (m,)."""
+        """Return the median time of the launches of ``source`` nearest to each size, shape (m,)."""
         part = slice(int(self.starts[source]), int(self.starts[source + 1]))
         distance = np.abs(sizes[:, None, :] - self.sizes[part][None]).sum(axis=2)
         nearest = np.argsort(distance, axis=1, kind="stable")[:, :_NUM_NEAREST]
@@ -176,14 +180,14 @@ class NearestKernel:
 
 
 def _sources(rows: Rows) -> list[str]:
-    """The source of each kernels row, "" where there is none."""
+    """Return the source of each kernels row; "" for a null."""
     if "source" not in rows.kernels.column_names:
         return [""] * len(rows.kernels)
     return [text or "" for text in rows.kernels.column("source").to_pylist()]
 
 
 def _short(values: Floats) -> Floats:
-    """As they are stored, so that a fitted model and a loaded one are the same bits."""
+    """Round to float32, as stored, so that a fitted and a loaded model are bit-identical."""
     return values.astype(np.float32).astype(np.float64)
 
 

@@ -1,4 +1,4 @@
-"""The analytic roofline as a predictor: what the features say without having learnt anything."""
+"""The analytic roofline as a predictor, which needs no training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def roofline_log2_ns(rows: Rows, fallback_log2_ns: float) -> Floats:
 
     Args:
         rows: the launches.
-        fallback_log2_ns: taken where no term is known (a device whose peaks were not measured).
+        fallback_log2_ns: result if no term is known (a device whose peaks were not measured).
     """
     known = rows.features[:, feature_names().index(ROOFLINE_FEATURE)]
     return np.where(np.isfinite(known), known, fallback_log2_ns)
@@ -28,7 +28,7 @@ def roofline_log2_ns(rows: Rows, fallback_log2_ns: float) -> Floats:
 
 @dataclass(slots=True)
 class AnalyticRoofline:
-    """Predicts the roofline itself; the median of the training times where no term is known."""
+    """Predicts the roofline, or the median of the training times if no term is known."""
 
     fallback_log2_ns: float
     name: str = "roofline"
@@ -36,7 +36,7 @@ class AnalyticRoofline:
 
     @classmethod
     def fit(cls, data: FitData) -> Self:
-        """Take the weighted median of the targets for launches without a term; nothing else is fitted."""
+        """Set the fallback to the weighted median of the targets; nothing else is fitted."""
         return cls(fallback_log2_ns=weighted_median(data.log2_ns, data.weight))
 
     def predict(self, rows: Rows) -> Predicted:

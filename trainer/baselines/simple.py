@@ -1,4 +1,4 @@
-"""The simple predictors: what any model must beat. They need numpy only and save as JSON one can read."""
+"""Simple baselines that every model must beat. They need numpy only and are saved as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainer.interface import FitData, Floats, Predicted, Rows
 MODEL_FILE = "model.json"
 
 _LARGEST_Z = 4.0
-"""Standard deviations at which features are clipped: a law must not explode outside the range that
-it was fitted on."""
+"""Limit of standardised features, in standard deviations: outside of the range of the fit rows the
+law's prediction must not explode."""
 _SMALLEST_SHARE_ABOVE_FLOOR = 0.05
-"""Share above the floor below which a time is timer noise and says nothing about the work."""
+"""Smallest share of a time above the launch floor: a smaller one is timer noise, not work."""
 
 
 def write_model_json(folder: Path, content: dict[str, Any]) -> None:
-    """Write ``model.json`` into ``folder``; floats keep every bit."""
+    """Write ``model.json`` into ``folder``; floats keep all their bits."""
     text = json.dumps({"schema": 1, **content}, indent=1, allow_nan=False)
     (folder / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
 
@@ -32,7 +32,7 @@ def read_model_json(folder: Path, name: str) -> dict[str, Any]:
     """Read ``model.json`` of the model ``name``.
 
     Raises:
-        ValueError: It is missing, not JSON, of another schema, or of another model.
+        ValueError: The file is missing, not JSON, of another schema, or of another model.
     """
     path = folder / MODEL_FILE
     try:
@@ -57,7 +57,7 @@ def weighted_median(values: Floats, weight: Floats) -> float:
 
 @dataclass(slots=True)
 class GlobalMedian:
-    """Predicts the median of the training times for everything: knows nothing, sets the bar."""
+    """Predicts the median of the training times for every launch: the lowest bar."""
 
     log2_ns: float
     name: str = "global-median"
@@ -69,7 +69,7 @@ class GlobalMedian:
         return cls(log2_ns=weighted_median(data.log2_ns, data.weight))
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the one number n times."""
+        """Return the median for each row."""
         return Predicted(log2_ns=np.full(len(rows), self.log2_ns))
 
     def save(self, folder: Path) -> None:
@@ -84,10 +84,10 @@ class GlobalMedian:
 
 @dataclass(slots=True)
 class LaunchFloorLogLinear:
-    """time = launch floor + 2**(w . z + b), z the standardised features; ridge on w.
+    """time = launch floor + 2**(w . z + b), with z the standardised features and ridge on w.
 
-    Near the floor log2(time - floor) is mostly noise; each row is weighted by ((time - floor) / time)**2,
-    the precision that an equal relative error of the time leaves it.
+    Near the floor log2(time - floor) is mostly noise. Each row has the weight
+    ((time - floor) / time)**2, the precision of the target if times have equal relative errors.
     """
 
     names: tuple[str, ...]
@@ -122,7 +122,7 @@ class LaunchFloorLogLinear:
         right = (inner * weight[:, None]).T @ (target - level)
         try:
             solved = np.linalg.solve(gram, right)
-        except np.linalg.LinAlgError:  # a penalty that is lost in the rounding
+        except np.linalg.LinAlgError:  # the penalty is so small that rounding removes it
             solved = np.linalg.lstsq(gram, right)[0]
         return cls(
             names=names,
@@ -135,7 +135,7 @@ class LaunchFloorLogLinear:
 
     def predict(self, rows: Rows) -> Predicted:
         """Return log2(floor + work)."""
-        # Term by term and not as a matrix product: the sum must not depend on how many rows there are.
+        # Not a matrix product: a row's sum must not depend on the number of rows in the call.
         features = named_features(rows.features, self.names)
         z = _standardised(features, self.mean, self.scale)
         work = np.sum(z * self.coefficients, axis=1) + self.intercept
@@ -144,7 +144,7 @@ class LaunchFloorLogLinear:
         return Predicted(log2_ns=log2_ns)
 
     def save(self, folder: Path) -> None:
-        """Write ``model.json``: one object a feature."""
+        """Write ``model.json``, with one object for each feature."""
         terms = [
             {
                 "feature": name,

@@ -1,6 +1,6 @@
-"""LightGBM's text of trees, checked before LightGBM reads it: it trusts what it reads, and aborts or runs wild.
+"""Check of LightGBM's text format before LightGBM parses it, because bad text can crash LightGBM.
 
-Owns what a text of ours looks like: regression, one tree a round, numerical splits only.
+Owns the subset of the format that our models use: regression, one tree per round, numerical splits.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _HEAD = {
 }
 _PER_LEAF = ("leaf_value", "leaf_weight", "leaf_count")
 _PER_SPLIT = (
-    "split_feature", "split_gain", "threshold", "decision_type", "left_child", "right_child", "internal_value",
-    "internal_weight", "internal_count",
+    "split_feature", "split_gain", "threshold", "decision_type", "left_child", "right_child",
+    "internal_value", "internal_weight", "internal_count",
 )  # fmt: skip
 _OF_TREE = {
     "num_leaves": r"\d{1,6}",
@@ -36,11 +36,11 @@ _NUMBERS = re.compile(r"[-+.\deEinfa ]*")
 
 
 def check_trees(text: str, *, num_features: int) -> None:
-    """Raise ValueError if a text is not as LightGBM writes our trees.
+    """Raise ValueError if a text is not in the form that LightGBM writes for our models.
 
     Args:
         text: of a model.
-        num_features: that it was grown on.
+        num_features: number of the model's features.
     """
     if not text.isascii() or "\0" in text:
         raise ValueError("the trees' text is not plain ASCII")
@@ -48,13 +48,13 @@ def check_trees(text: str, *, num_features: int) -> None:
     _check_head(head, num_features, sizes=[len(block) for block in blocks])
     for number, block in enumerate(blocks):
         _check_tree(block, number)
-    forest = Forest.from_text(text)  # links, and what splits compare
+    forest = Forest.from_text(text)  # checks the links and the kinds of splits
     if len(forest.feature) and forest.feature.max() >= num_features:
         raise ValueError(f"a tree has more than {num_features} features")
 
 
 def _parts(text: str) -> list[str]:
-    """Return the head and each tree, with the empty lines behind it."""
+    """Return the head and each tree, with the empty lines that follow it."""
     body, mark, _ = text.partition("end of trees")
     if not mark:
         raise ValueError("the trees' text is cut short")
@@ -94,7 +94,7 @@ def _check_tree(block: str, number: int) -> None:
     for name, num_values in wanted.items():
         values = fields.get(name, "")
         if num_leaves == 1 and name not in ("leaf_value",) and not values:
-            continue  # a tree that is one leaf has little to say
+            continue  # LightGBM writes only leaf_value for a tree that is one leaf
         if len(values.split()) != num_values or _NUMBERS.fullmatch(values) is None:
             raise ValueError(f"{name} of tree {number} must be {num_values} numbers")
     if num_leaves < 1:

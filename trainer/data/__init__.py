@@ -1,1 +1,1 @@
-"""A dataset as models see it: usable rows, their parts, what the fit rows looked like."""
+"""Training data: usable rows of a dataset, their parts, their tokens, ranges of their features."""

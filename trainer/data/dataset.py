@@ -1,7 +1,8 @@
-"""A dataset as a model sees it: usable rows, their features, targets and groups.
+"""The usable rows of a dataset, with features, targets and groups.
 
-Owns the one place that reads a dataset (``load_data``) and the rule which rows count: ``ok`` rows with an
-NDRange are fitted; those that average several launches in a reading are never scored (``single_launch``).
+Owns the function that reads a dataset (``load_data``) and the rules for rows: ``ok`` rows with an
+NDRange may be fitted; of these, only rows whose readings time one launch each are scored
+(``single_launch``).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SAMPLE_COLUMNS = (
     "iqr_ns",
     "launches_per_reading",
 )
-"""Columns of ``samples`` that training reads: the readings stay on disk."""
+"""Columns of ``samples`` that training reads. The single readings are not among them."""
 
 UNKNOWN = "unknown"
 
@@ -53,19 +54,20 @@ Texts = npt.NDArray[np.str_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingData:
-    """The ok rows of a dataset, n of them, and what is needed to split, fit and score them.
+    """The n ok rows of a dataset, with all that splitting, fitting and scoring need.
 
     Attributes:
         rows: features and tables.
         devices: the ``devices`` table.
-        log2_ns: log2 of the measured medians, shape (n,).
-        family_id: shape (n,), as are all below.
-        suite: where each row's kernel comes from.
-        single_launch: whether every reading timed one launch: only these are scored.
-        num_by_status: status to rows, over the whole dataset.
-        num_ok_by_regime: regime to ok rows.
-        num_censored_by_regime: regime to ``over_time_budget`` rows.
-        identity: which dataset this is: ``plan_hashes`` and ``manifest_version``.
+        log2_ns: log2 of the measured medians in ns, shape (n,).
+        family_id: family of each row's kernel, shape (n,).
+        suite: suite of each row's kernel, shape (n,).
+        single_launch: whether every reading timed one launch, shape (n,); only these rows are
+            scored.
+        num_by_status: status to number of rows, over the whole dataset.
+        num_ok_by_regime: regime to number of ok rows.
+        num_censored_by_regime: regime to number of ``over_time_budget`` rows.
+        identity: ``plan_hashes`` and ``manifest_version`` of the dataset.
     """
 
     rows: Rows
@@ -83,7 +85,7 @@ class TrainingData:
         return len(self.log2_ns)
 
     def take(self, index: Codes) -> TrainingData:
-        """Return the rows ``index``; the counts stay those of the whole dataset."""
+        """Return the rows at ``index``; the counts stay those of the whole dataset."""
         return replace(
             self,
             rows=self.rows.take(index),
@@ -94,7 +96,7 @@ class TrainingData:
         )
 
     def content_id(self) -> str:
-        """Return 20 hex digits that change with any row or time, not with the order of rows."""
+        """Return a hash (20 hex digits) of all sample ids and times, whatever the order of rows."""
         ids = self.texts("sample_id")
         order = np.argsort(ids, kind="stable")
         digest = hashlib.sha256("\n".join(ids[order].tolist()).encode())
@@ -102,7 +104,7 @@ class TrainingData:
         return digest.hexdigest()[:20]
 
     def texts(self, column: str) -> Texts:
-        """Return a text column of the samples, null as "unknown", shape (n,)."""
+        """Return a text column of the samples, with "unknown" for null, shape (n,)."""
         return _texts(self.rows.samples, column)
 
     def kernel_codes(self) -> Codes:
@@ -121,10 +123,10 @@ class TrainingData:
         )
 
     def family_suites(self) -> dict[str, set[str]]:
-        """Return family id to the suites its kernels come from, for families with at least one ok row."""
+        """Return family id to the suites of its kernels, for families with at least one ok row."""
         usable = set(np.unique(self.family_id).tolist())
         suites: dict[str, set[str]] = {family: set() for family in sorted(usable)}
-        # Every kernel of the family counts, also one without a row: it is a near duplicate all the same.
+        # A kernel without an ok row counts, too: it is a near duplicate of the others.
         pairs = zip(
             self.rows.kernels.column("family_id").to_pylist(),
             self.rows.kernels.column("suite").to_pylist(),
@@ -136,7 +138,7 @@ class TrainingData:
         return suites
 
     def choice_codes(self) -> Codes:
-        """Return a code that rows share if they differ in local size (and ``__local`` sizes) only."""
+        """Return equal codes for rows that differ only in local size and ``__local`` sizes."""
         columns = [self.texts("kernel_id"), self.texts("device_class")]
         sizes = pc.binary_join(
             pc.cast(
@@ -149,7 +151,7 @@ class TrainingData:
         )
 
     def _argument_print(self) -> Floats:
-        """A number that is equal for equal arguments, local buffers apart; by weights, not by hash."""
+        """Return a weighted sum of the arguments of each row, without local buffers, shape (n,)."""
         lists = self.rows.samples.column("args").combine_chunks()
         lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
         owner = np.repeat(np.arange(len(lists)), lengths)
@@ -172,7 +174,7 @@ def load_data(path: Location) -> TrainingData:
     """Read the newest version of the dataset in ``path``.
 
     Raises:
-        BadInput: It has no usable row.
+        BadInput: The dataset has no usable row.
         StoreError: There is no dataset in ``path``.
         ShardError: A shard is missing or damaged.
     """
@@ -194,13 +196,13 @@ def load_data(path: Location) -> TrainingData:
 def data_from_tables(
     samples: pa.Table, kernels: pa.Table, devices: pa.Table, *, identity: Mapping[str, object]
 ) -> TrainingData:
-    """Take the usable rows of the three tables of a dataset.
+    """Return the usable rows of a dataset that is given as its three tables.
 
     Args:
         samples: with at least ``SAMPLE_COLUMNS``.
-        kernels: one row a task.
-        devices: one row a device.
-        identity: ``plan_hashes`` (a list) and ``manifest_version``, as the run and manifest have them.
+        kernels: one row for each task.
+        devices: one row for each device.
+        identity: ``plan_hashes`` (a list, from the run) and ``manifest_version``.
 
     Raises:
         BadInput: No row is ok.
@@ -212,8 +214,8 @@ def data_from_tables(
     usable = (status == OK_STATUS) & sized & np.isfinite(median) & (median > 0)
     if not np.any(usable):
         raise BadInput(
-            f"the dataset has {len(samples)} rows and none is ok: nothing to learn from; "
-            "look at its failures with `llmperf dataset stats`"
+            f"the dataset has {len(samples)} rows and none is ok, so there is nothing to learn "
+            "from; list its failures with `llmperf dataset stats`"
         )
     kept = samples.filter(pa.array(usable))
     row = kernel_rows(kept, kernels)
@@ -243,24 +245,24 @@ def _counts(labels: Texts) -> dict[str, int]:
 
 
 def has_source(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which rows are of a kernel whose source the dataset holds, shape (n,)."""
+    """Return for each row whether the dataset holds its kernel's source, shape (n,)."""
     known = rows.kernels.column("source").is_valid().combine_chunks().to_numpy(zero_copy_only=False)
     return np.asarray(known, dtype=np.bool_)[rows.kernel_row]
 
 
 def with_sources(data: TrainingData) -> tuple[TrainingData, list[str]]:
-    """Return the rows whose kernel has a source, and a note about the others, if there are any.
+    """Return the rows whose kernel has a source, and a note about the rows left out, if any.
 
     Raises:
-        BadInput: No kernel has one.
+        BadInput: No kernel has a source.
     """
     known = has_source(data.rows)
     if known.all():
         return data, []
     if not known.any():
         raise BadInput(
-            "no kernel comes with its source, and this model reads sources: take a dataset whose "
-            "kernels have them, or train a model that reads features only (--preset gbdt)"
+            "no kernel of the dataset has a source, and this model reads sources: take a dataset "
+            "with sources, or train a model that reads features only (--preset gbdt)"
         )
     num_kernels = len(np.unique(data.rows.kernel_row[~known]))
     note = f"kernels without source, left out: {num_kernels:,} ({int((~known).sum()):,} rows)"
@@ -268,7 +270,7 @@ def with_sources(data: TrainingData) -> tuple[TrainingData, list[str]]:
 
 
 def is_active(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which rows are of a task that does something on its inputs, as far as is known, shape (n,)."""
+    """Return for each row whether its task writes a result, shape (n,); unknown counts as yes."""
     if "activity" not in rows.kernels.column_names:
         return np.ones(len(rows.kernel_row), dtype=np.bool_)
     label = _texts(rows.kernels, "activity")[rows.kernel_row]
@@ -276,14 +278,14 @@ def is_active(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def with_activity(data: TrainingData, rule: str) -> tuple[TrainingData, list[str]]:
-    """Return the rows that ``train.rows`` keeps, and a note about the others, if there are any.
+    """Return the rows that ``train.rows`` keeps, and a note about the rows left out, if any.
 
     Args:
         data: the usable rows.
-        rule: "active" leaves out tasks that do nothing on their inputs, "all" does not.
+        rule: "active" leaves out tasks that do nothing on their inputs; "all" keeps every row.
 
     Raises:
-        BadInput: No row would be left.
+        BadInput: No row would remain.
     """
     active = is_active(data.rows)
     if rule == "all" or active.all():
@@ -295,21 +297,25 @@ def with_activity(data: TrainingData, rule: str) -> tuple[TrainingData, list[str
             "anyway"
         )
     num_kernels = len(np.unique(data.texts("kernel_id")[~active]))
-    note = f"kernels that do nothing on their inputs, left out: {num_kernels:,} ({int((~active).sum()):,} rows)"
+    note = (
+        f"kernels that do nothing on their inputs, left out: {num_kernels:,} "
+        f"({int((~active).sum()):,} rows)"
+    )
     return data.take(np.flatnonzero(active)), [note]
 
 
 def row_weights(log2_ns: Floats, kernel: Codes, rule: str) -> Floats:
-    """Return positive weights with mean 1, shape (n,): the balancing of the training rows.
+    """Return the weights of training rows in the fit: positive, with mean 1, shape (n,).
 
     Args:
         log2_ns: log2 of the measured times, shape (n,).
         kernel: code of each row's kernel, shape (n,).
-        rule: "none"; "kernel": each kernel counts the same; "decade": 1/sqrt(rows in the row's decade of
-            time), so that the many launches near the floor do not drown the long ones.
+        rule: "none": equal weights; "kernel": the weights of each kernel have the same sum;
+            "decade": 1/sqrt(rows in the row's decade of time), because launches near the launch
+            floor are far more numerous than long ones.
 
     Raises:
-        ValueError: Another rule.
+        ValueError: ``rule`` is something else.
     """
     if rule == "none":
         return np.ones(len(log2_ns))

@@ -1,6 +1,7 @@
-"""The files of a run that others may have made: what each may be, looked at before any is read.
+"""Safe reading of a run's files, which may come from an untrusted place.
 
-Owns the limits on a run's folder and the reading of its JSON. What a file says is its reader's matter.
+Owns the limits on a run's folder (kinds, number and sizes of files) and the reading of JSON, text
+and Parquet files within them. The callers check the content.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ MAX_TABLE_BYTES = 2**30
 _MAX_JSON_VALUES = 4_000_000
 _MAX_FILES = 10_000
 _DAMAGE = (
-    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RecursionError, TypeError, ValueError,
-    pa.ArrowException,
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RecursionError,
+    TypeError, ValueError, pa.ArrowException,
 )  # fmt: skip
-"""What a reader meets in a file that is not as it was written."""
+"""Exceptions that a library may raise on a damaged file."""
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turn what a damaged file makes its reader throw into BadInput; errors that have their message stay."""
+    """Turn a reader's exception on a damaged file into BadInput; an LlmperfError passes through."""
     try:
         yield
     except LlmperfError:
@@ -47,7 +48,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def read_json_value(path: Path) -> Any:
-    """Return the value of a JSON file, packed by gzip if its name ends so. Raises OSError, ValueError."""
+    """Return the value of a JSON file (``.gz``: by gzip). Raises OSError, ValueError."""
     try:
         data = read_plain(path, max_bytes=MAX_JSON_BYTES)
     except UnfitFileError as error:
@@ -58,14 +59,14 @@ def read_json_value(path: Path) -> Any:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """Return what gzip packed, never more than a JSON file may have."""
+    """Return the unpacked bytes of gzip data. Raises ValueError above ``MAX_JSON_BYTES``."""
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: with gzip's header and checksum
     try:
         found = unpacker.decompress(data, MAX_JSON_BYTES + 1)
     except zlib.error as error:
         raise ValueError(f"damaged gzip data: {error}") from None
     if len(found) > MAX_JSON_BYTES:
-        raise ValueError(f"it unpacks to more than {MAX_JSON_BYTES} bytes")
+        raise ValueError(f"the gzip data unpacks to more than {MAX_JSON_BYTES} bytes")
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("damaged gzip data: it ends early, or more follows its end")
     return found
@@ -90,10 +91,12 @@ def read_table(path: Path) -> pa.Table:
 
 
 def with_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with the columns that ``schema`` names in its types; others, and missing ones, stay so.
+    """Return the table with the columns that ``schema`` names cast to the types of ``schema``.
+
+    Columns that ``schema`` does not name stay as they are; missing columns stay missing.
 
     Raises:
-        ValueError: A column's values have another meaning, such as texts for numbers.
+        ValueError: A column cannot be cast, such as texts to numbers.
     """
     for number, name in enumerate(table.column_names):
         if name not in schema.names:
@@ -110,10 +113,10 @@ def with_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def check_files(folder: Path) -> None:
-    """Assert that a run's folder has regular files only, and that no link leads out of it.
+    """Check that a run's folder has regular files only and that no link leads out of it.
 
     Raises:
-        BadInput: One is none, or there are more than a run has.
+        BadInput: A file is not regular, a link leads out, or there are more than ``_MAX_FILES``.
     """
     num_files = 0
     for place, folders, names in os.walk(folder):
@@ -121,13 +124,14 @@ def check_files(folder: Path) -> None:
             path = Path(place) / name
             num_files += 1
             if num_files > _MAX_FILES:
-                raise BadInput(f"{folder}: has more than {_MAX_FILES} files: it is no run")
+                raise BadInput(f"{folder}: has more than {_MAX_FILES} files: it is not a run")
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
                 if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
                     raise BadInput(
-                        f"{path} is a link that leads out of the run: copy it with the targets of its links (cp -rL)"
+                        f"{path} is a link that leads out of the run: copy the run with the "
+                        "targets of its links (cp -rL)"
                     )
                 mode = path.stat().st_mode if path.exists() else mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise BadInput(f"{path} is not a regular file: it is not read")
+                raise BadInput(f"{path} is not a regular file: remove it from the run's folder")

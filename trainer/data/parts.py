@@ -1,4 +1,4 @@
-"""Which part each row of a dataset belongs to, and what must be said about the parts."""
+"""Split of a dataset into parts (train, validation, ...), and notes on the split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.data.dataset import Texts, TrainingData
 
 
 def make_split(data: TrainingData, config: SplitConfig) -> Split:
-    """Split the dataset as configured and check that no family crosses.
+    """Split the dataset as ``config`` says and check that a split by family keeps families whole.
 
     Raises:
         SplitError: Too few families or kernels.
@@ -56,7 +56,7 @@ def row_parts(data: TrainingData, split: Split) -> Texts:
 
 
 def split_notes(data: TrainingData, split: Split, parts: Texts) -> list[str]:
-    """Return what a reader of the metrics must know about the split."""
+    """Return notes on the split that a reader of the metrics needs."""
     notes = []
     families = part_sizes(parts, data.family_id)
     small = [
@@ -77,7 +77,7 @@ def split_notes(data: TrainingData, split: Split, parts: Texts) -> list[str]:
 
 
 def part_sizes(parts: Texts, families: Texts | None = None) -> dict[str, int]:
-    """Return part to rows, or to distinct ``families``."""
+    """Return part to number of rows; with ``families`` (shape (n,)), to number of families."""
     names = [part for part in np.unique(parts).tolist() if part]
     if families is None:
         return {name: int(np.sum(parts == name)) for name in names}

@@ -1,13 +1,13 @@
-"""The token cache: what a training reads of its dataset, as memory-mapped arrays in a folder.
+"""The token cache: the tokens and targets of a training, as memory-mapped arrays in a folder.
 
-One process writes it before the first step; every process opens it read-only, so that the processes of a host
-share its pages. The folder appears whole, under a temporary name until then.
+One process writes the cache before the first step. Every process opens it read-only, so that the
+processes of a host share its pages. The cache is written under a temporary name and then renamed.
 
 ::
 
     STORE/
-      store.json         schema, counts, bytes and sha256 of each file, what the caller noted
-      prefix_ids.npy …   one NumPy array a file, the names of ``ARRAYS``
+      store.json         schema, counts, bytes and sha256 of each file, facts given by the caller
+      prefix_ids.npy …   one NumPy file for each name of ``ARRAYS``
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ ARRAYS: Mapping[str, type[np.generic]] = {
 """Name and type of each array."""
 
 _CHUNK_BYTES = 2**24
-"""Bytes converted, written or hashed at once: features as float64 must not be in memory twice."""
+"""Bytes converted, written or hashed at once: two copies of all features may not fit in memory."""
 
 _MOST_BYTES = 2**43
-"""Bytes of a mapped array: as many as a disk holds. A link to a device or a FIFO is refused."""
+"""Most bytes of a mapped array: no practical limit, but ``check_plain`` asks for one."""
 
 _TOKEN_FIELDS = tuple(field.name for field in fields(Tokens))
 _TARGET_FIELDS = tuple(name for name in ARRAYS if name not in _TOKEN_FIELDS)
@@ -63,15 +63,16 @@ Float32s = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What is known of n launches beside their tokens; converted to the types of ``ARRAYS`` when written.
+    """Features, targets and groups of n launches; written in the types of ``ARRAYS``.
 
     Attributes:
         features: the launch features, shape (n, f).
-        log2_ns: log2 of the measured medians in ns, shape (n,), as are all below.
-        offset_log2_ns: what the model predicts a correction to; 0 without an offset.
-        weight: of each launch in the loss, at least 0.
-        is_validation: whether the launch is chosen on, not fitted.
-        family: code of each launch's family.
+        log2_ns: log2 of the measured medians in ns, shape (n,).
+        offset_log2_ns: prediction that the model corrects, in log2 of ns, shape (n,); 0 without an
+            offset.
+        weight: of each launch in the loss, at least 0, shape (n,).
+        is_validation: whether the launch is in the validation part and not fitted, shape (n,).
+        family: code of each launch's family, shape (n,).
     """
 
     features: npt.NDArray[Any]
@@ -88,8 +89,8 @@ class TokenStore:
 
     Attributes:
         tokens: the n launches as token ids.
-        targets: what is to be predicted of them, and from what beside the text.
-        facts: what ``store.json`` says; ``facts["about"]`` is what the writer noted.
+        targets: features, targets and groups of the same launches.
+        facts: content of ``store.json``; ``facts["about"]`` holds the facts given by the writer.
     """
 
     tokens: Tokens
@@ -101,12 +102,12 @@ class TokenStore:
 
     @property
     def train_rows(self) -> npt.NDArray[np.int64]:
-        """Rows of the launches that are fitted."""
+        """Rows of the launches to fit."""
         return np.flatnonzero(~self.targets.is_validation)
 
     @property
     def validation_rows(self) -> npt.NDArray[np.int64]:
-        """Rows of the launches that are chosen on."""
+        """Rows of the launches of the validation part."""
         return np.flatnonzero(self.targets.is_validation)
 
 
@@ -119,11 +120,11 @@ def write_token_store(
         folder: new, or an older token cache, which is replaced.
         tokens: n launches.
         targets: of the same n launches.
-        about: small facts for JSON: what the cache was made from.
+        about: facts about the origin of the cache, as JSON values; a reader compares them.
 
     Raises:
-        ValueError: Tokens and targets disagree on n, or an array has not the shape it should.
-        BadInput: There is something at ``folder`` that is no token cache.
+        ValueError: Tokens and targets disagree on n, or an array has a wrong shape.
+        BadInput: ``folder`` exists and is not a token cache.
     """
     arrays = {name: getattr(tokens, name) for name in _TOKEN_FIELDS}
     arrays |= {name: getattr(targets, name) for name in _TARGET_FIELDS}
@@ -158,11 +159,12 @@ def open_token_store(folder: Path, *, check_content: bool = False) -> TokenStore
     """Open a token cache read-only.
 
     Args:
-        folder: what ``write_token_store`` wrote.
+        folder: written by ``write_token_store``.
         check_content: compare the sha256 of each file, too: about a second for 500 MB.
 
     Raises:
-        BadInput: It is none, of another schema, or a file is missing, truncated or changed.
+        BadInput: ``folder`` is not a token cache or has another schema, or a file is missing,
+            truncated or changed.
     """
     facts = _read_facts(folder)
     arrays = {
@@ -199,27 +201,27 @@ def _check_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Raise ValueError where a launch's tokens would be looked for outside of the arrays. The ids themselves are not read."""
+    """Raise ValueError if a start or group points outside of the arrays; ids are not checked."""
     for name in ("prefix_start", "suffix_start"):
         starts = arrays[name]
         if starts[0] != 0 or (starts[1:] < starts[:-1]).any():
             raise ValueError(f"{name} does not ascend from 0")
     group, num_groups = arrays["group"], len(arrays["prefix_start"]) - 1
     if len(group) and not 0 <= group.min() <= group.max() < num_groups:
-        raise ValueError(f"group names one that is not among the {num_groups} prefixes")
+        raise ValueError(f"group has a number that is not one of the {num_groups} prefixes")
 
 
 def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: int) -> None:
-    """Assert that a model of this vocabulary has a row for each token: a GPU does not say which one it has not.
+    """Check that the model has an embedding row for each token; on a GPU the error names no token.
 
     Args:
         store: read from ``folder``.
         folder: named in messages.
-        vocabulary: text tokens of the model.
-        num_slots: its slots of numeric tokens, which are negative ids.
+        vocabulary: number of the model's text tokens.
+        num_slots: number of the model's slots for numeric tokens, which are negative ids.
 
     Raises:
-        BadInput: A token is neither.
+        BadInput: A token is outside of both ranges.
     """
     for name, lowest in (("prefix_ids", 0), ("suffix_ids", -num_slots)):
         ids = getattr(store.tokens, name)
@@ -258,13 +260,13 @@ def _open_array(folder: Path, name: str, file: object, *, check_content: bool) -
     if check_content and _sha256(path) != file.get("sha256"):
         raise _damaged(folder, f"{path.name} has another sha256 than was written")
     try:
-        with np.errstate(over="raise"):  # numpy only warns of a shape of 2**60
+        with np.errstate(over="raise"):  # for a shape of 2**60 numpy only warns of the overflow
             array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
         raise _damaged(folder, f"{path.name}: {error}") from None
     if array.dtype != ARRAYS[name]:
         raise _damaged(folder, f"{path.name} holds {array.dtype}")
-    return np.asarray(array)  # a plain view of the mapping: np.memmap itself is slower to index
+    return np.asarray(array)  # a plain view of the mapping: indexing an np.memmap is slower
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
@@ -278,7 +280,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         raise BadInput(
             f"{folder}: a token cache of schema {schema}; this release reads schema {SCHEMA}: "
-            "delete the folder, and training writes it anew"
+            "delete the folder and train again, which writes it anew"
         )
     if not isinstance(facts.get("files"), dict):
         raise _damaged(folder, f"{FACTS_FILE} lists no files")
@@ -287,7 +289,8 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 
 def _damaged(folder: Path, what: str) -> BadInput:
     return BadInput(
-        f"{folder}: the token cache is damaged ({what}): delete the folder, and training writes it anew"
+        f"{folder}: the token cache is damaged ({what}): delete the folder and train again, which "
+        "writes it anew"
     )
 
 
@@ -299,7 +302,7 @@ def _write_facts(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _replace(temporary: Path, folder: Path) -> None:
-    """Move the new folder to its name; an older one is moved aside first and deleted after."""
+    """Rename the new folder to its final name; move an older one aside first, then delete it."""
     old = None
     if folder.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder.parent))

@@ -1,7 +1,8 @@
-"""Launches as token ids: one prefix a kernel, one suffix a launch.
+"""Launches as token ids: one prefix for each kernel, one suffix for each launch.
 
-Owns the form in which the prompt hands launches to packing. A text token is its id; a *numeric token* is a
-negative id, -1 - slot, with its number in ``suffix_values``.
+Owns the form in which ``trainer/prompt`` passes launches to ``trainer/packing``. A text token has
+an id of at least 0. A *numeric token* has a negative id, -1 - slot; its number is in
+``suffix_values``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ Starts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """n launches of g kernels (a kernel on one device class is one group), tokenised.
+    """The tokens of n launches in g groups; a group is a kernel on one device class.
 
     Attributes:
-        prefix_ids: the groups' prefixes one after the other; all text tokens.
-        prefix_start: where each begins and the last ends, shape (g + 1,).
-        suffix_ids: the launches' suffixes; never empty.
+        prefix_ids: the groups' prefixes, concatenated; text tokens only.
+        prefix_start: first token of each prefix, then the number of tokens, shape (g + 1,).
+        suffix_ids: the launches' suffixes, concatenated; no suffix is empty.
         suffix_values: the number of each numeric token, 0 for text; shape of ``suffix_ids``.
-        suffix_start: where each begins and the last ends, shape (n + 1,).
+        suffix_start: first token of each suffix, then the number of tokens, shape (n + 1,).
         group: the group of each launch, shape (n,).
     """
 
@@ -40,15 +41,15 @@ class Tokens:
 
     @property
     def num_groups(self) -> int:
-        """How many prefixes there are."""
+        """Number of groups, which is the number of prefixes."""
         return len(self.prefix_start) - 1
 
     @property
     def prefix_lengths(self) -> Starts:
-        """Tokens of each prefix, shape (g,)."""
+        """Number of tokens of each prefix, shape (g,)."""
         return np.diff(self.prefix_start)
 
     @property
     def suffix_lengths(self) -> Starts:
-        """Tokens of each suffix, shape (n,)."""
+        """Number of tokens of each suffix, shape (n,)."""
         return np.diff(self.suffix_start)

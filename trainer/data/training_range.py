@@ -1,7 +1,7 @@
-"""Is a launch like those a model was fitted on? Ranges of features, and distance to the nearest kernel.
+"""Out-of-distribution check: ranges of features and distance to the nearest train kernel.
 
-Owns ``training_range.json``. A prediction outside is still given, with ``ood: true`` and a warning that
-names the feature: an extrapolation that looks like a measurement would be worse than none.
+Owns ``training_range.json``. A launch outside of the training range still gets a prediction, with
+``ood: true`` and a warning that names the feature.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from trainer.interface import Codes, Floats
 
 _CHECKED_PREFIXES = ("static_", "log2_")
 _SLACK_LOG2 = 0.5
-"""A log2 feature may leave its range by a factor of 1.4 before we call it outside."""
+"""A feature may exceed its range by this much; for a log2 feature that is a factor of 1.4."""
 _SLACK_SHARE = 0.05
-"""Any feature may leave by this share of its range."""
+"""A feature may exceed its range by this share of the range, if that is more."""
 _DISTANCE_SLACK = 1.5
 _DISTANCE_QUANTILE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRange:
-    """What the fit rows looked like.
+    """Ranges of the features of the fit rows, and the static features of the train kernels.
 
     Attributes:
-        names: the features, f of them.
-        low: smallest known value, shape (f,); NaN where never known.
-        high: largest, shape (f,).
-        static_columns: positions of the static features, s of them.
+        names: names of the f features.
+        low: smallest value of each feature, shape (f,); NaN where no fit row has a value.
+        high: largest value of each feature, shape (f,); NaN where no fit row has a value.
+        static_columns: positions of the s static features.
         kernels: standardised static features of the k train kernels, shape (k, s).
-        centre: means, shape (s,).
-        scale: standard deviations, shape (s,).
-        far: distance from which on a kernel is unlike all of them.
+        centre: means of the static features over the kernels, shape (s,).
+        scale: their standard deviations, shape (s,).
+        far: a kernel whose distance to every train kernel is larger is out of distribution.
     """
 
     names: tuple[str, ...]
@@ -73,7 +73,7 @@ class TrainingRange:
         """Read what ``to_json`` wrote.
 
         Raises:
-            ValueError: It is of another schema or lacks a key.
+            ValueError: The content has another schema, lacks a key or has a bad value.
         """
         if content.get("schema") != 1:
             raise ValueError(f"training_range.json: schema {content.get('schema')!r} is not 1")
@@ -100,11 +100,11 @@ class TrainingRange:
 
 
 def training_range(features: Floats, names: Sequence[str], kernel_row: Codes) -> TrainingRange:
-    """Record the ranges of the fit rows.
+    """Return the ranges of the fit rows.
 
     Args:
         features: shape (n, f), n at least 1.
-        names: the f features.
+        names: names of the f features.
         kernel_row: code of each row's kernel, shape (n,).
     """
     known = np.isfinite(features)
@@ -131,7 +131,7 @@ def training_range(features: Floats, names: Sequence[str], kernel_row: Codes) ->
 
 
 def _far(kernels: Floats) -> float:
-    """The distance that few train kernels have to their own nearest neighbour, with slack."""
+    """Return ``far``: 1.5 x the 95 % quantile of a train kernel's distance to its nearest one."""
     if len(kernels) < 3:
         return float("1e9")
     nearest = []
@@ -143,11 +143,11 @@ def _far(kernels: Floats) -> float:
 
 
 def unlike_training(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]:
-    """Return for each launch of one kernel whether ``out_of_distribution`` has something to say of it.
+    """Return for each launch of one kernel whether it is out of distribution, shape (n,).
 
     Args:
-        rows: the features of n launches of one kernel, shape (n, f), in the order of ``known.names``.
-        known: the record of the fit rows.
+        rows: features of n launches of one kernel, shape (n, f), in the order of ``known.names``.
+        known: the ranges of the fit rows.
     """
     if len(known.kernels) and _distances(rows[0], known).min() > known.far:
         return np.ones(len(rows), dtype=bool)
@@ -155,21 +155,21 @@ def unlike_training(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]
 
 
 def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
-    """Return how the row differs from the training rows; an empty list means that it does not.
+    """Return how one launch differs from the training rows; an empty list: it is in distribution.
 
     Args:
         row: the features of one launch, shape (f,), in the order of ``known.names``.
-        known: the record of the fit rows.
+        known: the ranges of the fit rows.
 
     Returns:
-        At most three warnings about single features, in the vector's order (sizes the user chose come first,
-        what is derived from them after), and one about the kernel as a whole.
+        At most three warnings about single features and at most one about the kernel. Features
+        come in the order of ``known.names``: sizes that the user chose before derived ones.
     """
     return out_of_distribution_each(row[None], known)[0]
 
 
 def out_of_distribution_each(rows: Floats, known: TrainingRange) -> list[list[str]]:
-    """Return what ``out_of_distribution`` says of each of n launches of one kernel, shape (n, f)."""
+    """Return ``out_of_distribution`` for each of n launches of one kernel (``rows`` is (n, f))."""
     if len(rows) == 0:
         return []
     of_kernel = _kernel_warning(rows[0], known)
@@ -198,7 +198,7 @@ def _kernel_warning(row: Floats, known: TrainingRange) -> list[str]:
 
 
 def _offsets(row: Floats, known: TrainingRange) -> Floats:
-    """How far the kernel is from each train kernel in each static feature, shape (k, s)."""
+    """Return the kernel's distance to each train kernel in each static feature, shape (k, s)."""
     static = np.nan_to_num(row[list(known.static_columns)])
     return np.asarray(np.abs((static - known.centre) / known.scale - known.kernels))
 
@@ -208,9 +208,9 @@ def _distances(row: Floats, known: TrainingRange) -> Floats:
 
 
 def _outside(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]:
-    """Which features of n rows are outside of their training range, shape (n, f).
+    """Return which features of n rows are outside of their training range, shape (n, f).
 
-    What is not known is outside of nothing: values that are not finite, in rows and in ranges.
+    A value that is not finite is never outside, nor is any value outside of an unknown range.
     """
     checked = np.array([name.startswith(_CHECKED_PREFIXES) for name in known.names])
     slack = np.maximum(_SLACK_SHARE * (known.high - known.low), _SLACK_LOG2)

@@ -1,1 +1,1 @@
-"""How good a predictor is: intervals, tables of predictions, metrics. Knows models as ``Predictor`` only."""
+"""Intervals, tables of predictions and metrics of a model, through the ``Predictor`` interface."""

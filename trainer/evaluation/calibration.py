@@ -1,7 +1,7 @@
-"""Intervals of a run: calibrated on rows that neither fitted nor chose the model.
+"""Intervals of a run, calibrated on rows that were used neither to fit nor to select the model.
 
-Owns which errors calibrate. A calibration part of few families cannot promise much, so out-of-fold errors of the
-train part (models that did not see the family) are added there; the guarantee is then approximate, and said.
+Owns the choice of errors to calibrate on. Where the calibration part has few families, out-of-fold
+errors of the train part are added. The coverage guarantee is then only approximate; a note says so.
 """
 
 from __future__ import annotations
@@ -18,27 +18,32 @@ from trainer.errors import BadInput
 from trainer.interface import Codes, Floats, Predicted, Predictor
 
 OutOfFold = Callable[[], tuple[Floats, Codes] | None]
-"""Gives ``scores`` of fit rows by models that did not see their family, and which of the fit rows these are, both
-shape (m,); None where that cannot be done (a model that is not fitted again within seconds)."""
+"""Return ``scores`` of fit rows, shape (m,), and positions of these among the fit rows, shape (m,).
+
+Each row is predicted by a model that was fitted without the row's family. None if no such model can
+be fitted: the model's fit takes too long, or the train part has too few families."""
 
 
 def scores(said: Predicted, log2_ns: Floats) -> Floats:
-    """Return log2(measured / predicted), over the spread where the model gives one, shape (n,)."""
+    """Return log2(measured / predicted), divided by the model's spread if any, shape (n,)."""
     errors = log2_ns - said.log2_ns
     return errors if said.spread is None else errors / said.spread
 
 
 def check_calibration(data: TrainingData, parts: Texts) -> None:
-    """Assert, before a model is fitted that is not fitted again, that there are rows to calibrate it on.
+    """Check before a long fit that the calibration part has a usable row.
 
     Raises:
-        BadInput: There is none.
+        BadInput: The part has none.
     """
     if not np.any((parts == Part.CALIBRATION) & data.single_launch):
         raise BadInput(_NO_ROW)
 
 
-_NO_ROW = "the calibration part has no ok row that times one launch: collect more kernels, or larger launches"
+_NO_ROW = (
+    "the calibration part has no ok row that times one launch: "
+    "collect more kernels, or larger launches"
+)
 
 
 def intervals(
@@ -49,15 +54,16 @@ def intervals(
     config: ConformalConfig,
     out_of_fold: OutOfFold,
 ) -> tuple[Conformal, list[str]]:
-    """Calibrate on the calibration part, helped by out-of-fold errors where its families are too few.
+    """Calibrate on the calibration part; add out-of-fold errors if it has too few families.
 
-    A model that gives a spread a row has its errors divided by it (``llmperf_common/statistics/conformal.py``).
+    Where the model gives a spread by row, errors are divided by the spread
+    (``llmperf_common/statistics/conformal.py``).
 
     Returns:
         The intervals, and notes for the reader of the run.
 
     Raises:
-        BadInput: No row can calibrate.
+        BadInput: There is no row to calibrate on.
     """
     rows = np.flatnonzero((parts == Part.CALIBRATION) & data.single_launch)
     said = model.predict(data.rows.take(rows))
@@ -83,11 +89,11 @@ def intervals(
             why = (
                 "the train part has too few families"
                 if model.refits
-                else f"{model.name} is not fitted again on a part of the families"
+                else f"a fit of {model.name} takes too long to repeat it on a part of the families"
             )
             notes.append(
-                f"{too_few}, and no out-of-fold errors could be added, because {why}: the intervals "
-                "rest on these few families"
+                f"{too_few}, and no out-of-fold errors could be added, because {why}: the "
+                "intervals rest on these few families"
             )
     if len(rows) == 0:
         raise BadInput(_NO_ROW)
@@ -102,6 +108,6 @@ def intervals(
     if conformal.pooled.guarantee == "none":
         notes.append(
             f"intervals: {conformal.pooled.num_groups} families are fewer than the {needed} that "
-            f"{config.level:.0%} needs: the largest error seen is used, without guarantee"
+            f"{config.level:.0%} needs: the half width is the largest error seen, without guarantee"
         )
     return conformal, notes

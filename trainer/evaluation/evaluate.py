@@ -1,8 +1,8 @@
-"""Score a trained run on a dataset: its own or another.
+"""Score a trained run on its own dataset or on another one.
 
-Owns which rows an evaluation may use. Families are worked out anew over the run's kernels and the dataset's
-(``joined_families.py``): one that holds a near duplicate of a fitted kernel counts as seen, whatever its id. Seen rows
-are refused unless allowed, and an evaluation that was allowed says so in every file it writes.
+Owns which rows an evaluation may use. A family of the dataset counts as seen if one of its kernels
+is a near duplicate of a fitted kernel, whatever the family ids are (``joined_families.py``). Rows
+of seen families are refused without ``allow_seen``; with it, every output file carries a stamp.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from trainer.run.loaded import LoadedRun
 TABLE_FILE = "table.md"
 ALL = "all"
 SPLIT_NAMES = (*(part.value for part in Part), ALL)
-"""What ``--split`` takes."""
+"""The values of ``--split``."""
 
 _STAMP = "SEEN: these metrics include rows of families that the model was trained on."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSummary:
-    """What an evaluation gave.
+    """The result of an evaluation.
 
     Attributes:
-        folder: where it was written.
-        split: the part asked for.
+        folder: the folder written.
+        split: the part that was scored, or "all".
         num_rows: rows scored.
         seen: whether rows of families trained on are among them.
         metrics: content of ``metrics.json``.
-        table: the same as a Markdown table.
+        table: the metrics of each part and model as a Markdown table.
         notes: what a reader of the numbers must know.
     """
 
@@ -82,20 +82,23 @@ class EvaluationSummary:
 def evaluate(
     run: LoadedRun, data: TrainingData, split: str, out: Path, *, allow_seen: bool = False
 ) -> EvaluationSummary:
-    """Predict the rows of one part, score them, write ``predictions.parquet``, ``metrics.json``, ``table.md``.
+    """Predict and score the rows of one part, and write the results to ``out``.
+
+    Writes ``predictions.parquet``, ``metrics.json`` and ``table.md``.
 
     Args:
         run: the trained run.
-        data: the dataset; families that the run has not met belong to ``test``.
+        data: the dataset; families unknown to the run belong to ``test``.
         split: one of ``SPLIT_NAMES``.
         out: a folder; new, empty, or an earlier evaluation.
-        allow_seen: score rows of families trained on (``train``, ``seen_configs``, ``all``), stamped.
+        allow_seen: score rows of families trained on (``train``, ``seen_configs``, ``all``), and
+            stamp the output files.
 
     Raises:
-        ConfigError: ``split`` is not a part's name.
-        SeenRows: The rows were trained on, or their family was, without ``allow_seen``.
-        BadInput: The part has no row, rows of a device class that the run does not know, kernels without a source,
-            or only rows that measured their kernels' factors.
+        ConfigError: ``split`` is not in ``SPLIT_NAMES``.
+        SeenRows: The part has rows of families trained on, and ``allow_seen`` is false.
+        BadInput: The part has no row, a row of a device class unknown to the run, a kernel without
+            a source, or only rows from which their kernels' factors were measured.
         OutputTaken: ``out`` holds something else.
     """
     if split not in SPLIT_NAMES:
@@ -130,7 +133,7 @@ def evaluate(
     notes = [*dict.fromkeys((*run.notes, *row_notes)), *joined.notes, *said, *cut_notes(first)]
     if kept.num_left_out:
         notes.append(
-            f"{kept.num_left_out} rows made the factors of measured kernels and are not scored"
+            f"{kept.num_left_out} rows are not scored: kernel factors were measured from them"
         )
     metrics: dict[str, Any] = {
         "schema": 1,
@@ -170,8 +173,9 @@ def evaluation_parts(
 ) -> tuple[Texts, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Return each row's part and whether its family was trained on, both shape (n,).
 
-    A row of a family (or kernel) that the split does not name is ``seen_configs`` if its family holds a near
-    duplicate of something fitted, else of the part that its near duplicates in the run are of, else ``test``.
+    A row whose family (or kernel) is not in the run's split gets the first part that applies:
+    ``seen_configs`` if its family has a near duplicate of a fitted kernel; the part of the run's
+    kernels that are near duplicates of its family; ``test``.
     """
     kernel_ids = data.texts("kernel_id")
     parts = assign_parts(
@@ -183,7 +187,7 @@ def evaluation_parts(
     fitted = np.isin(kernel_ids, run.kernels.column("kernel_id").to_pylist())
     seen = np.isin(data.family_id, sorted(joined.seen))
     if run.split.kind is SplitKind.CONFIG:
-        # Its test part is made of seen kernels by intent; only the fitted rows need leave.
+        # A by-config split tests on fitted kernels on purpose: only fitted rows count as seen.
         return np.where(fitted, parts, Part.TEST.value), fitted & (parts == Part.TRAIN)
     unnamed = parts == ""
     parts = np.where(unnamed & seen, Part.SEEN_CONFIGS.value, parts)
@@ -191,13 +195,13 @@ def evaluation_parts(
         of_family = [joined.parts.get(one, Part.TEST).value for one in data.family_id.tolist()]
         parts = np.where(unnamed & ~seen, of_family, parts)
     if run.split.kind is SplitKind.KERNEL:
-        # The paper's split lets near duplicates cross; its own test part needs no leave.
+        # The paper's split puts near duplicates into several parts: its test part is not "seen".
         seen &= np.isin(parts, [Part.TRAIN.value, Part.SEEN_CONFIGS.value])
     return parts, seen
 
 
 def _check_devices(run: LoadedRun, data: TrainingData, index: npt.NDArray[np.intp]) -> None:
-    """Refuse rows of another device class, as ``predict`` does: the model learnt nothing of it."""
+    """Raise BadInput for rows of a device class that the model was not trained on."""
     classes, counts = np.unique(data.texts("device_class")[index], return_counts=True)
     others = [
         f"{name} ({count:,} rows)"
@@ -207,12 +211,13 @@ def _check_devices(run: LoadedRun, data: TrainingData, index: npt.NDArray[np.int
     if others:
         raise BadInput(
             f"the dataset has rows of {', '.join(others)}; the model was trained on "
-            f"{', '.join(sorted(run.devices))}: evaluate it on data of these, or train on data of the others"
+            f"{', '.join(sorted(run.devices))}: evaluate it on data of these device classes, or "
+            "train a model on data of the others"
         )
 
 
 def _checked(out: Path) -> Path:
-    """Return the folder to write: new, empty, or an earlier evaluation and nothing beside it."""
+    """Return the folder to write: new, empty, or with files of an earlier evaluation only."""
     return folder_to_write(
         out,
         names=(PREDICTIONS_FILE, METRICS_FILE, TABLE_FILE),

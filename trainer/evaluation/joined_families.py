@@ -1,8 +1,8 @@
-"""Families over the kernels of a run and of a dataset together: what of the dataset the run has met before.
+"""Join a dataset's families with a run's, to find near duplicates of the run's kernels.
 
-Owns the join. A family id is the smallest kernel id of a family *within one dataset*, so a copy with other names that
-was collected later has another id: only the sources tell. The dataset's own families are taken as they are (they are
-worked out whenever it is made or merged); each of its kernels is compared to the sources that the run knows.
+A family id is the smallest kernel id of the family *within one dataset*, so a renamed copy of a
+kernel in another dataset has another family id. Therefore each kernel's source is compared to the
+sources that the run knows. The families within the dataset are taken from its tables.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from trainer.run.known_families import KnownFamilies
 from trainer.run.loaded import LoadedRun
 
 _PRECEDENCE = (Part.VALIDATION, Part.CALIBRATION, Part.TEST)
-"""A family that touches several parts belongs to the one that its rows could flatter most."""
+"""A family with near duplicates in several parts belongs to the first of these.
+
+The model was selected on validation and its intervals come from calibration; a family that belongs
+there would make test metrics look too good."""
 
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """What the run has met of a dataset's families.
+    """The families of a dataset that have near duplicates in a run.
 
     Attributes:
-        seen: families of the dataset that hold a near duplicate of something fitted.
-        parts: the other families that hold a near duplicate of a kernel of the run, and that kernel's part.
-        notes: what could not be checked.
+        seen: families with a near duplicate of a fitted kernel.
+        parts: every family with a near duplicate in the run's validation, calibration or test part,
+            and that part.
+        notes: checks that could not be made.
     """
 
     seen: frozenset[str]
@@ -42,7 +46,7 @@ class Joined:
 
 
 def join_families(run: LoadedRun, data: TrainingData) -> Joined:
-    """Compare the dataset's kernels to those of the run.
+    """Compare the dataset's kernels to the run's kernels.
 
     Raises:
         BadInput: The run's record of its sources is damaged.
@@ -72,14 +76,14 @@ def join_families(run: LoadedRun, data: TrainingData) -> Joined:
 
 
 def check_sources(data: TrainingData, index: npt.NDArray[np.intp]) -> None:
-    """Refuse rows whose kernels have no source: whether they are near duplicates of others cannot be told.
+    """Refuse rows whose kernels have no source: near duplicates are found by source only.
 
     Args:
         data: the dataset.
-        index: the rows that are to be scored.
+        index: the rows to score.
 
     Raises:
-        BadInput: A source is missing; the message says of how many kernels and what to do.
+        BadInput: A source is missing; the message says how many are missing and what to do.
     """
     kernels = data.rows.kernels
     sources = kernels.column("source").to_pylist()
@@ -91,16 +95,16 @@ def check_sources(data: TrainingData, index: npt.NDArray[np.intp]) -> None:
     named = ", ".join(ids[row] for row in missing[:_MOST_NAMED])
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     raise BadInput(
-        f"{len(missing)} of {len(used)} kernels have no source in the dataset ({named}{more}): whether they are "
-        "near duplicates of kernels trained on cannot be told. Evaluate on the dataset as it was collected, "
-        "which holds the sources, or collect these kernels again from their corpus"
+        f"{len(missing)} of {len(used)} kernels have no source in the dataset ({named}{more}), so "
+        "they cannot be compared to the kernels trained on. Evaluate on the dataset as it was "
+        "collected, which holds the sources, or collect these kernels again from their corpus"
     )
 
 
 def _relations(
     run: LoadedRun, data: TrainingData, known: KnownFamilies | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield each family of the dataset with each family of the run that it is joined to."""
+    """Yield pairs: a family of the dataset and a family of the run with a near duplicate of it."""
     kernels = data.rows.kernels
     by_hash = dict(
         zip(
@@ -130,20 +134,21 @@ def _relations(
 
 
 def _fitted_by_id(run: LoadedRun, data: TrainingData) -> set[str]:
-    """Families of the dataset with a kernel that was fitted, by its id."""
+    """Return the families of the dataset with a kernel whose id is that of a fitted kernel."""
     fitted = np.isin(data.texts("kernel_id"), run.kernels.column("kernel_id").to_pylist())
     return set(data.family_id[fitted].tolist())
 
 
 def _not_checked(run: LoadedRun) -> str:
     return (
-        f"near duplicates of kernels trained on were not looked for: {run.folder} was made by an earlier release "
-        f"and has no {FAMILIES_FILE}; only equal kernels and sources count as seen. Train it again to check them"
+        "near duplicates of kernels trained on were not looked for: "
+        f"{run.folder} was made by an earlier release and has no {FAMILIES_FILE}; only equal "
+        "kernels and sources count as seen. Train it again to check near duplicates"
     )
 
 
 class _Groups:
-    """Families that were found to be one, by their ids."""
+    """A union-find structure over family ids."""
 
     def __init__(self) -> None:
         self._parents: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Rows of kernels that have a factor of their own: which may be scored, and their corrected predictions.
+"""Evaluation of kernels that have a measured factor: rows to score and corrected predictions.
 
-Owns that a launch which made a factor is no test of it.
+A launch from which a kernel's factor was measured is never scored.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from trainer.run.kernel_factors import corrected, floor_ns
 from trainer.run.loaded import LoadedRun
 
 AS_TRAINED = "-as-trained"
-"""Ends the name of the model's predictions without factors, which stand beside the corrected ones."""
+"""Suffix of the model's name on its predictions without factors, beside the corrected ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The rows that no factor was made from, and how many were."""
+    """The rows to score (``index``), and how many rows were left out."""
 
     index: npt.NDArray[np.intp]
     num_left_out: int
 
 
 def without_measured(run: LoadedRun, data: TrainingData, index: npt.NDArray[np.intp]) -> Kept:
-    """Leave out the launches that the run's factors were made from.
+    """Leave out the launches from which the run's factors were measured.
 
     Raises:
-        BadInput: None is left.
+        BadInput: No row remains.
     """
     if run.factors is None:
         return Kept(index=index, num_left_out=0)
@@ -40,8 +40,9 @@ def without_measured(run: LoadedRun, data: TrainingData, index: npt.NDArray[np.i
     measured = np.isin(data.texts("sample_id")[index], sorted(used))
     if len(index) and measured.all():
         raise BadInput(
-            f"all {len(index)} rows were used by `llmperf calibrate` to measure their kernels' factors, so none is "
-            "left to score: calibrate again with --launches N, which leaves the others, or evaluate other data"
+            f"all {len(index)} rows were used by `llmperf calibrate` to measure their kernels' "
+            "factors, so none is left to score: calibrate again with --launches N, which uses only "
+            "N launches of each kernel, or evaluate other data"
         )
     return Kept(index=index[~measured], num_left_out=int(measured.sum()))
 
@@ -49,9 +50,9 @@ def without_measured(run: LoadedRun, data: TrainingData, index: npt.NDArray[np.i
 def with_factors(
     run: LoadedRun, data: TrainingData, prediction: Prediction
 ) -> tuple[list[Prediction], list[str]]:
-    """Return the corrected prediction, and the one as trained beside it; notes that say so.
+    """Return the corrected prediction and the uncorrected one, and a note about the two.
 
-    Where no row is of a measured kernel the prediction comes back alone.
+    If no row is of a measured kernel, return ``prediction`` alone and no note.
     """
     if run.factors is None:
         return [prediction], []
@@ -76,8 +77,8 @@ def with_factors(
     if num_rows == 0:
         return [prediction], []
     note = (
-        f"{num_rows} rows of {num_kernels} kernels are corrected by factors that `llmperf calibrate` measured; "
-        f"{prediction.model}{AS_TRAINED} is the model without them"
+        f"{num_rows} rows of {num_kernels} kernels are corrected by factors that `llmperf "
+        f"calibrate` measured; {prediction.model}{AS_TRAINED} is the model without them"
     )
     changed = replace(prediction, log2_ns=log2_ns, low_ns=low, high_ns=high)
     return [changed, replace(prediction, model=prediction.model + AS_TRAINED)], [note]

@@ -1,7 +1,7 @@
-"""Predictions of some rows, as a table to publish and as metrics to read.
+"""Predictions of the rows of a dataset, their table and their metrics.
 
-Owns ``predictions.parquet``, the layout of ``metrics.json`` and the bar a trained model must clear. The metrics
-themselves are ``llmperf_common/statistics/metrics.py``'s.
+Owns ``predictions.parquet``, the layout of ``metrics.json`` and the bar that a trained model must
+reach. The metrics are defined in ``llmperf_common/statistics/metrics.py``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ PREDICTIONS = pa.schema(
         pa.field("high_ns", pa.float64(), metadata={"unit": "ns"}),
     ]
 )
-"""Columns of ``predictions.parquet`` (contract); the interval is null where a model gives none."""
+"""Columns of ``predictions.parquet`` (contract). ``low_ns`` and ``high_ns`` are the interval; null
+for models without intervals."""
 
 SLICE_BAR_SPEARMAN = 0.8
 """Rank correlation on held-out configs of seen kernels that a model reaches if it learnt how time
@@ -53,16 +54,16 @@ follows sizes."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What one model says about the rows ``index`` of a dataset.
+    """The predictions of one model for m rows of a dataset.
 
     Attributes:
         model: its name.
-        index: rows of the ``TrainingData``, shape (m,).
-        log2_ns: predictions, shape (m,).
-        low_ns: lower ends, shape (m,), or None.
-        high_ns: upper ends, or None.
+        index: positions of the rows in the ``TrainingData``, shape (m,).
+        log2_ns: log2 of the predicted times in ns, shape (m,).
+        low_ns: lower ends of the intervals, shape (m,), or None.
+        high_ns: upper ends, shape (m,), or None.
         level: coverage that the intervals promise, or None.
-        num_cut: how many rows are of kernels of whose source the model read a part only.
+        num_cut: number of rows whose kernel's source was cut to fit the model's context.
     """
 
     model: str
@@ -88,7 +89,7 @@ class Prediction:
 def with_interval(
     model: str, index: Index, said: Predicted, conformal: Conformal, data: TrainingData
 ) -> Prediction:
-    """Return what ``model`` said of the rows at ``index``, with the intervals of their regimes."""
+    """Return the predictions ``said`` for the rows at ``index``, with intervals by regime."""
     regimes = data.texts("regime")[index]
     low, high = conformal.interval_ns(said.log2_ns, regimes, said.spread)
     return Prediction(
@@ -103,12 +104,12 @@ def with_interval(
 
 
 def cut_notes(prediction: Prediction) -> list[str]:
-    """Return what a reader must know of rows whose source did not fit into the model's context."""
+    """Return a note on the rows whose source did not fit into the model's context, if any."""
     if prediction.num_cut == 0:
         return []
     return [
-        f"{prediction.num_cut:,} of {len(prediction.index):,} rows are of kernels whose source is longer than the "
-        f"context of {prediction.model}: it read them cut"
+        f"{prediction.num_cut:,} of {len(prediction.index):,} rows are of kernels whose source is "
+        f"longer than the context of {prediction.model}: it read only a part of the source"
     ]
 
 
@@ -118,7 +119,7 @@ def predict_rows(
     models: Mapping[str, Predictor],
     conformal: Conformal,
 ) -> list[Prediction]:
-    """Let each model predict the rows at ``index``; the first gets the intervals, they are its own."""
+    """Let each model predict the rows at ``index``; ``conformal`` belongs to the first model."""
     rows = data.rows.take(index)
     said = {name: model.predict(rows) for name, model in models.items()}
     first, *others = said.items()
@@ -131,7 +132,7 @@ def predict_rows(
 def predictions_table(
     data: TrainingData, parts: Texts, predictions: Sequence[Prediction]
 ) -> pa.Table:
-    """Return ``predictions.parquet``: one row a model and sample; ``parts`` has shape (n,)."""
+    """Return ``predictions.parquet``, one row by model and sample; ``parts`` has shape (n,)."""
     tables = []
     for item in predictions:
         rows = data.rows.samples.take(pa.array(item.index))
@@ -159,7 +160,7 @@ def predictions_table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """Codes and labels of all n rows of a dataset, computed once for every table made of it."""
+    """Codes and labels of all n rows of a dataset, computed once and used for every table."""
 
     kernel: npt.NDArray[np.int64]
     family: npt.NDArray[np.int64]
@@ -205,7 +206,7 @@ def score(
 def score_parts(
     data: TrainingData, parts: Texts, predictions: Sequence[Prediction], judge: JudgeConfig
 ) -> dict[str, Any]:
-    """Return ``parts`` of ``metrics.json``: part to model to metrics."""
+    """Return ``parts`` of ``metrics.json``: a mapping of part to model to metrics."""
     groups = grouping(data)
     table: dict[str, Any] = {}
     for item in predictions:
@@ -217,7 +218,7 @@ def score_parts(
 
 
 def context(data: TrainingData) -> dict[str, Any]:
-    """Return what must stand beside any metrics: counts, censored share, noise floor."""
+    """Return the counts, censored share and noise floor that metrics are read with."""
     iqr = data.rows.samples.column("iqr_ns").cast(pa.float64()).to_numpy()
     return {
         "num_by_status": dict(data.num_by_status),
@@ -230,15 +231,15 @@ def context(data: TrainingData) -> dict[str, Any]:
 
 
 def meets_slice_bar(metrics: Mapping[str, Any], model: str, part: str = "seen_configs") -> bool:
-    """Whether a model learnt how time follows the launch, on configs held out of kernels it saw.
+    """Return whether a model learnt how time depends on the launch config.
 
-    It must rank within kernels (mean Spearman at least 0.8) and have a smaller median APE than the global
-    median; a predictor that answers one number ranks nothing and fails.
+    The model must rank the launches within kernels (mean Spearman at least 0.8) and have a smaller
+    median APE than the global median. A model that predicts one constant fails.
 
     Args:
         metrics: content of ``metrics.json``.
-        model: the model to judge; "global-median" must be beside it.
-        part: where to look.
+        model: the model to judge; the metrics must hold "global-median", too.
+        part: the part to judge on; by default held-out configs of kernels that were fitted.
     """
     models = metrics["parts"].get(part, {})
     if model not in models or "global-median" not in models:
@@ -273,14 +274,14 @@ _TABLE_HEAD = ("part", "model", *(title for _, title, _ in _TABLE_COLUMNS))
 
 
 def markdown_table(parts: Mapping[str, Any]) -> str:
-    """Return the metrics over all rows as a Markdown table, one line a part and model."""
+    """Return the metrics over all rows as a Markdown table, one line by part and model."""
     lines = [f"| {' | '.join(_TABLE_HEAD)} |", f"|{'---|' * len(_TABLE_HEAD)}"]
     lines += [f"| {' | '.join(row)} |" for row in _table_rows(parts)]
     return "\n".join(lines) + "\n"
 
 
 def notebook_table(title: str, parts: Mapping[str, Any]) -> str:
-    """Return the same as an HTML table."""
+    """Return the metrics over all rows as an HTML table, one line by part and model."""
     return html_table(title, _TABLE_HEAD, _table_rows(parts))
 
 

@@ -1,1 +1,1 @@
-"""Training of the regressor: engine, loss, schedule, checkpoints, logs. A door to ``torch``."""
+"""Training of the regressor: engine, loss, schedule, checkpoints, logs. May import torch."""

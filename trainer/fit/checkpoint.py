@@ -1,11 +1,11 @@
-"""What a fit must remember to go on exactly: master weights, AdamW's moments, and a few numbers.
+"""Content of checkpoints: master weights, AdamW's moments, step, early stopping, seconds.
 
-Owns the content of a checkpoint and how the ranks write and read it together. The format knows neither world
-size nor ZeRO stage: parameters lie in it by name, whole, in float32, so that a fit resumes at any of them.
-Frozen parameters and buffers do not change in a fit and are not kept.
+Owns how the ranks write and read a checkpoint together. Parameters are stored by name, not
+partitioned, in float32, so that a fit can resume at another world size or ZeRO stage. Frozen
+parameters and buffers do not change in a fit and are not stored.
 
-Safetensors files hold up to ``_SHARD_ELEMENTS`` elements each; the plan depends on the shapes alone. Rank r
-writes the shards r, r + world_size, ...
+A shard (a safetensors file) has up to ``_SHARD_ELEMENTS`` elements. The assignment of parameters to
+shards depends on their shapes only. Rank r writes the shards r, r + world_size, ...
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from trainer.regressor.checkpoint_files import check_header
 
 _FORMAT = 1
 _SHARD_ELEMENTS = 2**28
-"""Elements of a shard: 1 GiB of weights and 2 GiB of moments."""
+"""Most elements of a shard: 1 GiB of weights and 2 GiB of moments."""
 _FIRST_MOMENT = ".exp_avg"
 _SECOND_MOMENT = ".exp_avg_sq"
 _SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -55,13 +55,13 @@ _SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitState:
-    """Where a fit is, beside its weights.
+    """The state of a fit without its weights.
 
     Attributes:
-        step: optimiser steps done, each of which was one update of AdamW.
-        identity: of the run: what must not differ where a fit goes on.
-        stopping: what the validation loss has said.
-        seconds: spent fitting, over all starts.
+        step: number of optimiser steps done; each was one update of AdamW.
+        identity: of the run; a fit resumes only from a checkpoint with the same identity.
+        stopping: state of early stopping.
+        seconds: time spent fitting, over all starts.
     """
 
     step: int
@@ -79,21 +79,22 @@ def save(
     keep: int,
     at_point: CrashPoint,
 ) -> Path:
-    """Write a checkpoint, all ranks together, and remove those no longer kept.
+    """Write a checkpoint and remove old ones; all ranks must call it together.
 
     Args:
         folder: of the checkpoints, seen by all ranks.
-        engine: whose weights and moments are written.
-        state: the rest.
-        ranks: the group.
-        keep: newest checkpoints that stay, beside the best of each.
+        engine: its weights and moments are written.
+        state: step, identity, early stopping, seconds.
+        ranks: the process group.
+        keep: number of newest checkpoints to keep; the best checkpoint that each of them names is
+            kept, too.
         at_point: called on the writing rank after each step of the writing.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        FitFailed: It cannot be written. The checkpoints before it stay.
+        FitFailed: The checkpoint cannot be written. Earlier checkpoints stay.
     """
     assert engine.num_updates == state.step, "each step updates the weights once"
     new, problem = folder / (".new-" + name_of_step(state.step)), ""
@@ -116,12 +117,12 @@ def save(
 
 
 def resume(folder: Path, identity: str, ranks: Ranks) -> tuple[Checkpoint, FitState] | None:
-    """Return the newest whole checkpoint and its state, the same on all ranks; None to begin anew.
+    """Return the newest whole checkpoint and its state, the same on all ranks; None without one.
 
-    Newer ones that are not whole are set aside.
+    Newer checkpoints that are not whole are hidden.
 
     Raises:
-        RunExists: It belongs to another run.
+        RunExists: The checkpoint belongs to another run.
     """
     found = newest_whole(folder) if ranks.is_first else None
     if ranks.is_first:
@@ -133,8 +134,8 @@ def resume(folder: Path, identity: str, ranks: Ranks) -> tuple[Checkpoint, FitSt
         return None
     if (found.state.get("format"), found.state.get("identity")) != (_FORMAT, identity):
         raise RunExists(
-            f"{folder}: holds the checkpoints of another run (other data, model, config or release): "
-            "name another output folder"
+            f"{folder}: holds the checkpoints of another run (other data, model, config or "
+            "release): name another output folder"
         )
     return found, FitState(
         step=found.step,
@@ -148,7 +149,7 @@ def load_weights(checkpoint: Path, model: nn.Module) -> None:
     """Set the trainable parameters of ``model`` to the master weights of a checkpoint.
 
     Raises:
-        BadInput: It holds other parameters, or cannot be read.
+        BadInput: The checkpoint has other parameters, or cannot be read.
     """
     parameters = {
         name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
@@ -158,14 +159,14 @@ def load_weights(checkpoint: Path, model: nn.Module) -> None:
         for path in sorted(checkpoint.glob("weights-*.safetensors")):
             check_header(path)
             with safe_open(path, framework="pt") as file, torch.no_grad():
-                for name in file.keys():  # noqa: SIM118  (it is no dict)
+                for name in file.keys():  # noqa: SIM118  (the file is not a dict)
                     parameters[name].copy_(file.get_tensor(name))
     except (OSError, SafetensorError) as error:
         raise BadInput(f"{checkpoint}: cannot be read ({error})") from None
 
 
 def states_of(checkpoint: Path) -> Iterator[tuple[str, ParameterState]]:
-    """Give each parameter's state in a checkpoint, one after the other."""
+    """Yield name and state of each parameter in a checkpoint."""
     for path in sorted(checkpoint.glob("weights-*.safetensors")):
         beside = path.with_name(path.name.replace("weights-", "moments-"))
         with (
@@ -186,7 +187,7 @@ def states_of(checkpoint: Path) -> Iterator[tuple[str, ParameterState]]:
 def _write_shards(
     new: Path, engine: Engine, ranks: Ranks, at_point: CrashPoint
 ) -> tuple[str, dict[str, Any]]:
-    """Write all weights and moments; return the first rank's problem (or "") and all files' facts.
+    """Write weights and moments; return the first problem or "", and bytes and sha256 of files.
 
     A thread writes one shard while the ranks gather the next, so a rank holds two shards at a time.
     """
@@ -205,7 +206,7 @@ def _write_shards(
             states: dict[str, ParameterState] = {}
             for number, names in enumerate(shards[first : first + ranks.world_size], first):
                 for name in names:
-                    state = engine.state(name)  # all ranks gather it, one keeps it
+                    state = engine.state(name)  # all ranks gather the state; one rank keeps it
                     if number % ranks.world_size == ranks.rank:
                         states[name] = _on_cpu(state)
             problem = problem or (written.result() if written else "")
@@ -241,7 +242,7 @@ def _finish(
 
 
 def _best_steps(folder: Path, keep: int) -> set[int]:
-    """Return the best steps that the newest checkpoints name: a fit may resume from each of them."""
+    """Return the best steps that the newest checkpoints name; a fit may resume from each one."""
     best = set()
     for step in steps_in(folder)[-keep:]:
         try:
@@ -261,7 +262,7 @@ def _files(number: int, states: Mapping[str, ParameterState]) -> Iterator[tuple[
 
 
 def _plan(shapes: Mapping[str, torch.Size]) -> list[list[str]]:
-    """Return the names of each shard, at most ``_SHARD_ELEMENTS`` elements unless one name has more."""
+    """Return the parameters of each shard: ``_SHARD_ELEMENTS`` elements at most, or one name."""
     shards: list[list[str]] = []
     capacity = 0
     for name, shape in shapes.items():
@@ -295,19 +296,19 @@ def _check_shapes(checkpoint: Path, wanted: Mapping[str, torch.Size]) -> None:
         ours, theirs = wanted.get(name), there.get(name)
         if ours is None or theirs is None or list(ours) != theirs:
             raise BadInput(
-                f"{checkpoint}: is of another model: {name} has shape "
-                f"{theirs or 'none'} there and {None if ours is None else list(ours) or 'none'} here"
+                f"{checkpoint}: is of another model: {name} has shape {theirs or 'none'} there and "
+                f"{None if ours is None else list(ours) or 'none'} here"
             )
 
 
 def _attempt(work: Any) -> str | None:
-    """Return what went wrong with a file, as text for all ranks; None if nothing did."""
+    """Do ``work``; return the message of an OSError with what to do, or None if there was none."""
     try:
         work()
     except OSError as error:
         if error.errno in _SPACE_ERRORS:
             return "the disk is full: free some space and run the same command again"
-        return f"{error.strerror or error}: mend this and run the same command again"
+        return f"{error.strerror or error}: correct this and run the same command again"
     return None
 
 
@@ -316,5 +317,5 @@ def _message(folder: Path, step: int, problem: str) -> str:
         (old for old in reversed(steps_in(folder)) if not isinstance(read_whole(folder, old), str)),
         None,
     )
-    kept = "no checkpoint was there before" if whole is None else f"step {whole} is kept"
+    kept = "there is no earlier checkpoint" if whole is None else f"step {whole} is kept"
     return f"{folder}: the checkpoint of step {step} cannot be written ({kept}); {problem}"

@@ -1,11 +1,11 @@
-"""The folder of a fit's checkpoints: which are whole, which is taken, which are kept.
+"""The folder of a fit's checkpoints: names, manifest, check, removal.
 
-Owns the names, the manifest and its check, and removal. What is in a checkpoint is ``checkpoint.py``'s.
+``checkpoint.py`` owns the content of a checkpoint.
 
-A checkpoint is a folder ``step-00000040``. Its ``manifest.json`` is written last and names every other file
-with its bytes and SHA-256; the folder is written under ``.new-step-00000040`` and renamed when all of it is on
-the disk. A checkpoint is whole if its files are as the manifest says. What begins with a dot is nothing to a
-reader, and the next checkpoint that was written well removes it.
+A checkpoint is a folder ``step-00000040``. It is written under the name ``.new-step-00000040`` and
+renamed after an fsync. Its ``manifest.json`` is written last and has the bytes and SHA-256 of every
+other file. A checkpoint is whole if all files match the manifest. Readers ignore names that begin
+with a dot; the next successful checkpoint removes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OLD = ".old-"
 _PIECE_BYTES = 1 << 24
 
 CrashPoint = Callable[[str], object]
-"""Called with the name of each step of writing, when it is done; tests end the process there."""
+"""Called with a name after each step of writing; tests kill the process there."""
 
 _logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Checkpoint:
 
     Attributes:
         path: its folder.
-        step: the optimiser step that it was taken after.
+        step: number of optimiser steps done when it was saved.
         state: content of ``state.json``.
     """
 
@@ -67,27 +67,27 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def newest_whole(folder: Path) -> Checkpoint | None:
-    """Return the newest whole checkpoint; a newer one that is not whole is warned of. None without any."""
+    """Return the newest whole checkpoint or None; log a warning about newer damaged ones."""
     for step in reversed(steps_in(folder)):
         found = read_whole(folder, step)
         if not isinstance(found, str):
             return found
         _logger.warning(
-            "checkpoint %s is not whole (%s): the one before it is taken", name_of(step), found
+            "checkpoint %s is not whole (%s): trying the checkpoint before it", name_of(step), found
         )
     return None
 
 
 def read_whole(folder: Path, step: int) -> Checkpoint | str:
-    """Return the checkpoint of ``step``, or what is wrong with it."""
+    """Return the checkpoint of ``step``, or a text that says why it is not whole."""
     path = folder / name_of(step)
     try:
         manifest = json.loads((path / MANIFEST_FILE).read_text(encoding="utf-8"))
         for name, facts in manifest["files"].items():
             if (path / name).stat().st_size != facts["bytes"]:
-                return f"{name} has another length than its manifest says"
+                return f"{name} has another length than the manifest says"
             if _sha256(path / name) != facts["sha256"]:
-                return f"{name} has other bytes than its manifest says"
+                return f"{name} has another SHA-256 than the manifest says"
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
@@ -97,7 +97,7 @@ def read_whole(folder: Path, step: int) -> Checkpoint | str:
 
 
 def begin(folder: Path, step: int) -> Path:
-    """Return the empty folder that the checkpoint of ``step`` is written into."""
+    """Create and return the empty temporary folder for the checkpoint of ``step``."""
     new = folder / (_NEW + name_of(step))
     if new.exists():
         shutil.rmtree(new)
@@ -106,7 +106,7 @@ def begin(folder: Path, step: int) -> Path:
 
 
 def write_file(path: Path, content: bytes) -> dict[str, Any]:
-    """Write a file to the disk, and return its facts for the manifest; a thread hashes it meanwhile."""
+    """Write and fsync a file while a thread hashes it; return bytes and sha256 for the manifest."""
     with ThreadPoolExecutor(1, "hash") as hashing:
         digest = hashing.submit(hashlib.sha256, content)
         with path.open("xb") as file:
@@ -117,11 +117,11 @@ def write_file(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def publish(new: Path, files: dict[str, Any], at_point: CrashPoint) -> Path:
-    """Write the manifest of ``new`` and give the folder its name.
+    """Write the manifest of ``new`` and rename the folder to its final name.
 
     Args:
-        new: what ``begin`` returned, with all files in it.
-        files: name to facts (``write_file``).
+        new: folder from ``begin``, with all files in it.
+        files: name to bytes and sha256 (``write_file``).
         at_point: called after each step.
     """
     write_file(new / MANIFEST_FILE, json.dumps({"files": files}, indent=1).encode())
@@ -130,7 +130,7 @@ def publish(new: Path, files: dict[str, Any], at_point: CrashPoint) -> Path:
     at_point("synced")
     target = new.parent / new.name.removeprefix(_NEW)
     if target.exists():
-        set_aside(target)  # not whole: a whole one would have been resumed from
+        set_aside(target)  # it is damaged: the fit would have resumed from a whole one
         at_point("aside")
     new.rename(target)
     at_point("renamed")
@@ -140,12 +140,12 @@ def publish(new: Path, files: dict[str, Any], at_point: CrashPoint) -> Path:
 
 
 def drop(new: Path) -> None:
-    """Remove a checkpoint that could not be written, so that the disk has its space back."""
+    """Remove the folder of a checkpoint that could not be written, to free its disk space."""
     shutil.rmtree(new, ignore_errors=True)
 
 
 def set_aside(path: Path) -> None:
-    """Hide a checkpoint from readers: its removal is a rename, which a crash cannot halve."""
+    """Hide a checkpoint from readers by a rename, which is atomic; ``prune`` deletes it later."""
     hidden = path.with_name(_OLD + path.name)
     if hidden.exists():
         shutil.rmtree(hidden)
@@ -153,12 +153,12 @@ def set_aside(path: Path) -> None:
 
 
 def prune(folder: Path, keep: int, best: Collection[int], at_point: CrashPoint) -> None:
-    """Remove all but the newest ``keep`` checkpoints and those of the steps ``best``, and what is hidden.
+    """Remove old checkpoints, and all hidden folders.
 
     Args:
         folder: of the checkpoints; no other process writes into it.
-        keep: how many of the newest stay.
-        best: steps of checkpoints that stay, too.
+        keep: number of newest checkpoints to keep.
+        best: steps of other checkpoints to keep.
         at_point: called after each step.
     """
     steps = steps_in(folder)
@@ -173,7 +173,7 @@ def prune(folder: Path, keep: int, best: Collection[int], at_point: CrashPoint) 
 
 
 def sync_folder(path: Path) -> None:
-    """Put the names in a folder on the disk."""
+    """Fsync a folder, so that its names are durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

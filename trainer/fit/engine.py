@@ -1,11 +1,12 @@
-"""The only door to DeepSpeed: one optimiser step over all ranks, and its state by parameter name.
+"""Optimiser steps over all ranks with DeepSpeed, and the optimiser's state by parameter name.
 
-Owns DeepSpeed's configuration, the scale that makes uneven passes count by their weights, and the way of
-weights and AdamW moments in and out of the partitions that ZeRO makes. Does not own what a step is made of
-(``step_source.py``) nor the learning rate (``schedule.py``).
+The only module that imports DeepSpeed. Owns its configuration, the scale of the losses, and the
+transfer of weights and AdamW moments to and from ZeRO's partitions. ``step_source.py`` owns the
+passes of a step, ``schedule.py`` the learning rate.
 
-The gradient of a step is that of sum(w * l) / sum(w) over all ranks and passes. DeepSpeed averages gradients
-over ranks and adds them over passes, so each pass is multiplied by the number of ranks over the step's weight.
+The gradient of a step is that of sum(w * l) / sum(w) over all ranks and passes. DeepSpeed averages
+gradients over ranks and adds them over passes, so the loss of each pass is multiplied by the number
+of ranks and divided by the weight of the step.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from trainer.regressor_config import OptimiserConfig
 _logger = logging.getLogger(__name__)
 
 BACKBONE = "backbone."
-"""How the names of the parameters begin that have a learning rate of their own."""
+"""Prefix of the names of parameters that use ``backbone_learning_rate``."""
 _BETA_1 = 0.9
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _LARGEST_BUCKET = 50_000_000
-"""Elements reduced at once: 200 MB of gradients in float32. DeepSpeed's default is 500 million."""
+"""Most elements reduced at once: 200 MB in float32. DeepSpeed's default, 500 million, is 2 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterState:
-    """One trainable parameter with its moments, whole, in float32.
+    """One trainable parameter with its moments, not partitioned, in float32.
 
     Attributes:
         weight: the master weight.
         exp_avg: AdamW's first moment, of the shape of ``weight``.
-        exp_avg_sq: AdamW's second moment.
+        exp_avg_sq: AdamW's second moment, of the shape of ``weight``.
     """
 
     weight: torch.Tensor
@@ -61,10 +62,10 @@ def deepspeed_config(
 ) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
-    The batch sizes in it are of no meaning: the engine says itself which pass is a step's last.
+    Its batch sizes have no effect, because ``Engine`` tells DeepSpeed which pass is a step's last.
     """
     bucket = min(num_parameters, _LARGEST_BUCKET)
-    bucket += bucket % 2  # DeepSpeed wants an even number
+    bucket += bucket % 2  # DeepSpeed needs an even number
     zero: dict[str, Any] = {
         "stage": optimiser.zero_stage,
         "reduce_bucket_size": bucket,
@@ -86,22 +87,22 @@ def deepspeed_config(
         "steps_per_print": 2**31,
     }
     if optimiser.precision == "bf16":
-        # A gradient that is not finite ends the fit (loop.py): the norm says so without another pass over all.
+        # No overflow check by DeepSpeed: loop.py ends the fit if the gradient's norm is not finite.
         config["bf16"] = {"enabled": True, "check_grad_overflow": False}
     return config
 
 
 class Engine:
-    """A model under DeepSpeed. Its parameters belong to the engine from here on.
+    """A model that DeepSpeed fits. From construction on, only the engine may use its parameters.
 
     Args:
-        model: gives an ``Output`` for a batch. With ``bf16`` its parameters are cast; its buffers are not.
-        optimiser: how the weights are fitted.
-        ranks: the group; all of it makes its engine at the same time.
+        model: returns an ``Output`` for a batch. ``bf16`` casts its parameters, not its buffers.
+        optimiser: loss and optimiser.
+        ranks: the process group; all ranks must construct their engines together.
     """
 
     def __init__(self, model: nn.Module, *, optimiser: OptimiserConfig, ranks: Ranks) -> None:
-        # DeepSpeed 0.19 calls collectives by names that torch 2.13 has replaced, at each step.
+        # At each step DeepSpeed 0.19 calls collectives by names that torch 2.13 has deprecated.
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         self._ranks = ranks
         self._model = model
@@ -113,7 +114,7 @@ class Engine:
         }
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         self._is_stage_3 = optimiser.zero_stage == 3
-        self._linear = functional.linear  # stage 3 puts its own in the place, for the whole process
+        self._linear = functional.linear  # stage 3 replaces it for the whole process
         with _chatter_logged():
             deepspeed = _deepspeed(ranks)
             groups = parameter_groups(model, optimiser)
@@ -141,8 +142,8 @@ class Engine:
 
         Args:
             one: the pass.
-            total_weight: of the step, over all ranks and passes.
-            is_last: no pass of this step follows.
+            total_weight: weight of the step, over all ranks and passes.
+            is_last: whether this is the step's last pass.
         """
         self._deepspeed.set_gradient_accumulation_boundary(is_last)
         objective, of_time = self._deepspeed(one, self._ranks.world_size / total_weight)
@@ -150,18 +151,18 @@ class Engine:
         return float(of_time)
 
     def step(self, learning_rate: float) -> float:
-        """Update the weights, and return the norm of the gradient before it was clipped."""
+        """Update the weights; return the gradient's norm before clipping, NaN if not finite."""
         groups = self._deepspeed.optimizer.param_groups
         for group, share in zip(groups, self._shares, strict=True):
             group["lr"] = learning_rate * share
         self._deepspeed.step()
         norm = self._deepspeed.get_global_grad_norm()
         norm = math.nan if norm is None else float(norm)
-        return norm if norm >= 0 else math.nan  # DeepSpeed writes a norm that is not finite as -1
+        return norm if norm >= 0 else math.nan  # DeepSpeed returns -1 for a norm that is not finite
 
     @torch.no_grad()
     def loss_of(self, one: Pass) -> float:
-        """Return the weighted sum of losses of a pass; changes nothing."""
+        """Return the weighted sum of losses of a pass, without a gradient."""
         self._deepspeed.eval()
         try:
             _, of_time = self._deepspeed(one, 1.0)
@@ -171,7 +172,7 @@ class Engine:
 
     @property
     def parameters(self) -> Mapping[str, torch.Size]:
-        """Names and whole shapes of the trainable parameters."""
+        """Names and shapes (not partitioned) of the trainable parameters."""
         return {name: getattr(one, "ds_shape", one.shape) for name, one in self._parameters.items()}
 
     @property
@@ -183,7 +184,7 @@ class Engine:
         return counts.pop()
 
     def state(self, name: str) -> ParameterState:
-        """Return a parameter's state, gathered from the ranks: all of them call it together."""
+        """Return a parameter's state, gathered from all ranks, which must call it together."""
         parameter = self._parameters[name]
         weight = self._tensors.safe_get_full_fp32_param(parameter)
         moments = {
@@ -196,9 +197,10 @@ class Engine:
         )
 
     def restore(self, states: Iterator[tuple[str, ParameterState]], *, num_updates: int) -> None:
-        """Put back what ``state`` gave, of each parameter, at whatever world size and stage.
+        """Set each parameter's state; world size and ZeRO stage may differ from those of ``state``.
 
-        The model must have been made with these weights, too: this sets the master copies.
+        This sets the master copies of the weights. The model must have been constructed with the
+        same weights.
         """
         for name, state in states:
             parameter = self._parameters[name]
@@ -210,10 +212,10 @@ class Engine:
             inner.state[flat]["step"].fill_(float(num_updates))
 
     def close(self) -> None:
-        """Give back DeepSpeed's hooks, buffers and ``linear``; the model is of no further use."""
+        """Remove DeepSpeed's hooks, buffers and ``linear``; the model is unusable afterwards."""
         self._deepspeed.destroy()
         functional.linear = self._linear
-        del self._model.forward  # the class's own is behind it
+        del self._model.forward  # the instance's attribute, which hides the method of the class
 
     def _set(self, parameter: nn.Parameter, value: torch.Tensor, key: str | None) -> None:
         value = value.to(self._ranks.device)
@@ -223,7 +225,7 @@ class Engine:
             else:
                 self._tensors.safe_set_full_optimizer_state(parameter, value, key)
             return
-        # safe_set_full_* fails where the elements do not divide by the ranks: the local part is cut here.
+        # safe_set_full_* fails if the elements do not divide by the ranks, so cut this rank's part.
         num_elements = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
         local = torch.zeros(num_elements, dtype=torch.float32, device=self._ranks.device)
         mine = value.flatten()[num_elements * self._ranks.rank :][:num_elements]
@@ -241,7 +243,7 @@ class Engine:
         return [flat for group in zero.optimizer.param_groups for flat in group["params"]]
 
     def _make_moments(self) -> None:
-        """Make AdamW's state as its first step would: it can be restored and saved from step 0 on."""
+        """Make AdamW's state as its first step would, so that it exists at step 0."""
         zero = self._deepspeed.optimizer
         for flat in self._partitions():
             is_fused = flat.device.type == "cuda"
@@ -254,9 +256,11 @@ class Engine:
 
 
 class _Objective(nn.Module):
-    """The model with its loss: DeepSpeed hangs its hooks on tensors that modules return.
+    """The model with its loss.
 
-    It finds none in a dataclass (and stage 3 fails on one with slots), so the model returns a tuple here.
+    DeepSpeed attaches hooks to the tensors that modules return. It finds no tensors in a dataclass
+    (and stage 3 fails on one with slots), so the model's ``forward`` is replaced by one that
+    returns a tuple.
     """
 
     def __init__(self, model: nn.Module, kind: LossKind) -> None:
@@ -280,7 +284,7 @@ class _Objective(nn.Module):
 
 
 def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Undo bf16's cast of the buffers: they hold constants, such as the mean of the targets."""
+    """Restore buffers that bf16 mode has cast; they hold constants such as the targets' mean."""
     for name, buffer in buffers.items():
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, buffer)
@@ -288,9 +292,10 @@ def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _chatter_logged() -> Iterator[None]:
-    """Send to the log what torch and DeepSpeed print and warn of while they are imported and set up.
+    """Log what torch and DeepSpeed print and warn of during import and setup, at level DEBUG.
 
-    Stdout belongs to the command's result, and what one library thinks of another is not the user's to mend.
+    Stdout is for the command's result, and users cannot act on warnings of one library about
+    another.
     """
     printed = io.StringIO()
     with warnings.catch_warnings(record=True) as warned:
@@ -304,7 +309,7 @@ def _chatter_logged() -> Iterator[None]:
 
 
 def _deepspeed(ranks: Ranks) -> Any:
-    """Import DeepSpeed without its chatter, and let it join the group."""
+    """Import DeepSpeed without its log on stdout, and let it join the process group."""
     os.environ.setdefault("DS_ACCELERATOR", ranks.device.type)
     os.environ.setdefault("LOCAL_RANK", str(ranks.local_rank))
     deepspeed = require("deepspeed", "train")
@@ -312,8 +317,8 @@ def _deepspeed(ranks: Ranks) -> Any:
     chatter.handlers.clear()  # they write to stdout
     chatter.propagate = True
     if not deepspeed.comm.is_initialized():
-        # Its shared-memory collectives would be compiled here, on a CPU, for up to a minute, and fail where no
-        # compiler is. Gloo does the same.
+        # On a CPU, DeepSpeed would compile its shared-memory collectives here. That takes up to a
+        # minute and fails without a compiler; gloo has the same collectives.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
     return deepspeed

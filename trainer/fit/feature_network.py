@@ -1,11 +1,11 @@
 """Fitting of the small networks over the launch features, in torch.
 
-Owns the network as torch sees it, its loss and its loop. What is fitted lives on in numpy
-(``trainer/baselines/feature_network.py``); both give the same to 1e-5 (tested).
+Owns the torch module, its loss and its training loop. The fitted weights are evaluated by numpy
+(``trainer/baselines/feature_network.py``); both agree to 1e-5 (tested).
 
-A step draws kernels, not rows, so that each kernel counts the same however many launches it has. The loss is the
-relative error of the time itself, linear beyond twice the measured time: a kernel whose loops make no turn on the
-chosen inputs would otherwise pull all of its kind towards it.
+A step draws kernels and then launches of each, so that each kernel has equal weight whatever its
+number of launches is. The loss is the relative error of the time, linear in log2 beyond twice the
+measured time: otherwise kernels whose loops do not run on the chosen inputs would dominate.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from trainer.config import FeatureNetworkConfig, FitConfig
 from trainer.interface import Codes, FitData, Floats, Progress
 
 _TERM_BIAS = (-0.6, 0.2)
-"""First and last term's bias at the start: apart, so that they do not learn the same."""
+"""Initial biases of the first and last term: different, so that the terms learn different laws."""
 _SLOPE_BEYOND_TWICE = 2 * float(np.log(2))
 """Slope of the loss per log2 beyond twice the measured time: the slope at that point."""
 _SPREAD_SHARE = 0.05
-"""Weight of the spread's likelihood in the loss; it fits one output only."""
+"""Weight of the spread's likelihood in the loss; its gradient fits the spread's output only."""
 _WARM_UP_STEPS = 100
 _LAST_SHARE_OF_RATE = 0.005
 _MOST_GRADIENT = 1.0
@@ -58,10 +58,10 @@ class _Block(nn.Module):
 
 
 class Network(nn.Module):
-    """One network: inputs (n, i) to log2(ns) less the centre and the spread, (n,) each."""
+    """One network: maps inputs (n, i) to log2(ns) minus the centre, and the spread, (n,) each."""
 
     def __init__(self, num_inputs: int, config: FeatureNetworkConfig) -> None:
-        """Draw the first weights from torch's generator."""
+        """Draw the initial weights from torch's generator."""
         super().__init__()
         width, terms = config.width, config.terms
         self.into = nn.Linear(num_inputs, width)
@@ -75,21 +75,21 @@ class Network(nn.Module):
             self.out.bias.copy_(torch.from_numpy(np.linspace(*_TERM_BIAS, terms)))
 
     def of_time(self) -> list[nn.Parameter]:
-        """Return the weights that make the time: all but the spread's."""
+        """Return the weights that determine the time: all but the spread's."""
         return [
             weight for name, weight in self.named_parameters() if not name.startswith("spread.")
         ]
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log2(ns) less the centre, and the spread."""
+        """Return log2(ns) minus the centre, and the spread."""
         state = self.into(inputs)
         for block in self.blocks:
             state = block(state)
         last = self.last_norm(state)
         terms = TERM_SCALE_LOG2 * (self.out(last).float() + self.skip(inputs).float())
-        # log2 of a sum of powers of 2, by torch's stable natural form.
+        # log2 of a sum of powers of 2, by torch's numerically stable logsumexp.
         log2_ns = torch.logsumexp(terms * float(np.log(2)), dim=-1) / float(np.log(2))
-        # Cut off: how large the errors are must not move what makes the time, or outliers would.
+        # Detached: the spread's loss must not change the time, or outliers would pull it.
         return log2_ns, functional.softplus(self.spread(last.detach())[:, 0].float())
 
 
@@ -123,12 +123,12 @@ def fit_feature_network(
     Deterministic for a seed on a CPU with one thread.
 
     Args:
-        data: rows and targets; rows of one kernel are found by ``rows.kernel_row``. The validation part scales
-            the spread; nothing is chosen by it.
+        data: rows and targets; ``rows.kernel_row`` tells the rows of a kernel. The validation part
+            is used only to scale the spread.
         fit: seed, threads and device.
         config: size and schedule.
-        progress: receives a line a network and a few between.
-        names: the features it may use; None: all.
+        progress: receives a few lines for each network.
+        names: the features to use; None: all.
 
     Raises:
         ValueError: No feature varies.
@@ -163,7 +163,7 @@ def fit_feature_network(
 
 
 def _scaled(model: FeatureNetwork, data: FitData) -> FeatureNetwork:
-    """Return ``model`` with spreads whose mean is the mean error on the validation part."""
+    """Scale the model's spreads so that their mean is the mean error on the validation part."""
     if data.validation is None or data.validation_log2_ns is None:
         return model
     scale = spread_scale(model.predict(data.validation), data.validation_log2_ns)
@@ -171,7 +171,7 @@ def _scaled(model: FeatureNetwork, data: FitData) -> FeatureNetwork:
 
 
 class _Draw:
-    """Draws the rows of a step: kernels with equal chance, then launch configs of each."""
+    """Draws the rows of a step: kernels with equal probability, then launch configs of each."""
 
     def __init__(self, kernel: Codes, config: FeatureNetworkConfig, *, seed: list[int]) -> None:
         self._generator = np.random.default_rng(seed)
@@ -212,7 +212,7 @@ def _fitted(
             with torch.autocast(inputs.device.type, torch.bfloat16, enabled=config.bfloat16):
                 log2_ns, spread = network(given)
             error = log2_ns - target[rows]
-            # The Laplace likelihood of the error, whose best scale is the mean of its size.
+            # Negative log-likelihood of a Laplace distribution; its best width is the mean |error|.
             width = spread.clamp(min=1e-3)
             likelihood = error.detach().abs() / width + torch.log(width)
             loss = relative_error_loss(error, config.log_share) + _SPREAD_SHARE * likelihood
@@ -228,7 +228,7 @@ def _fitted(
 
 
 def _rate(step: int, config: FeatureNetworkConfig) -> float:
-    """Linear warm-up, then a cosine down to almost nothing."""
+    """Return the learning rate of a step: linear warm-up, then a cosine down to 0.5 %."""
     warm = min(1.0, (step + 1) / _WARM_UP_STEPS)
     cosine = 0.5 * (1 + float(np.cos(np.pi * step / config.steps)))
     return config.learning_rate * warm * max(_LAST_SHARE_OF_RATE, cosine)
@@ -242,7 +242,7 @@ def _round(network: Network) -> None:
 
 
 def weights_of(networks: list[Network]) -> Weights:
-    """Return the weights of networks of one shape, as numpy evaluates them."""
+    """Return the weights of networks of one shape in the form for evaluation by numpy."""
 
     def stacked(values: list[Tensor]) -> Single:
         return np.stack([value.detach().cpu().numpy() for value in values])
@@ -271,7 +271,7 @@ def weights_of(networks: list[Network]) -> Weights:
 
 
 def torch_answers(network: Network, inputs: Single) -> tuple[Floats, Floats]:
-    """Return what ``Weights.answers`` does, by torch in float32: the two are compared."""
+    """Return the result of ``Weights.answers`` computed by torch in float32; for tests."""
     with torch.inference_mode():
         log2_ns, spread = torch.stack(network(torch.from_numpy(inputs))).double().numpy()
     return log2_ns, spread
@@ -289,7 +289,7 @@ def _device(fit: FitConfig) -> torch.device:
 
 @contextlib.contextmanager
 def _threads(wanted: int) -> Iterator[None]:
-    """Set the number of torch's threads; 0 leaves its own choice."""
+    """Set the number of torch's threads; 0 keeps torch's default."""
     before = torch.get_num_threads()
     torch.set_num_threads(wanted or before)
     try:

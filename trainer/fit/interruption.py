@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a flag that the fit looks at between two steps."""
+"""SIGINT and SIGTERM as an event that the fit checks between two steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from types import FrameType
 
 @contextmanager
 def interruption(event: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Give an event that is set by the first SIGINT or SIGTERM; the second raises KeyboardInterrupt.
+    """Yield an event that the first SIGINT or SIGTERM sets; a second raises KeyboardInterrupt.
 
-    Outside the main thread, as in a worker of Ray, signals are not this function's: the caller sets ``event``.
+    Outside of the main thread (as in a Ray worker) no signal handler is set: the caller must set
+    ``event``.
 
     Args:
-        event: the one to set; None makes one.
+        event: the event to set; None makes a new one.
     """
     asked = event or threading.Event()
     if threading.current_thread() is not threading.main_thread():

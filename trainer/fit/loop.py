@@ -1,8 +1,8 @@
-"""The fit itself: steps, looks at the validation loss, checkpoints; resumed where it stopped.
+"""The training loop: steps, validations, checkpoints, and resuming.
 
-Owns the order of these and when the fit ends. Each step is a function of the seed, the step and the state
-before it, so that a resumed fit goes on as if it had never stopped. World size, passes a step, cadence of
-checkpoints and logging do not change what is fitted, beyond rounding.
+Owns their order and the end of the fit. Each step is a function of the seed, its number and the
+state before it, so that a resumed fit equals an uninterrupted one. World size, passes per step,
+interval of checkpoints and logging change the result only by rounding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHECKPOINTS_FOLDER = "checkpoints"
 
 
 class Ending(StrEnum):
-    """Why a fit is over."""
+    """The reason why a fit ended."""
 
     MAX_STEPS = "max_steps"
     PATIENCE = "patience"
@@ -46,18 +46,18 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitPlan:
-    """What is fitted, and on what.
+    """The data and settings of a fit.
 
     Attributes:
         source: the training data.
-        validation: the rows that the best checkpoint is chosen on; None keeps the last one.
-        optimiser: how the weights are fitted.
-        checkpoint: when progress is kept.
-        log: what is written meanwhile.
+        validation: the rows that select the best checkpoint; None selects the last checkpoint.
+        optimiser: loss, optimiser and length of the fit.
+        checkpoint: interval and number of checkpoints.
+        log: interval and kinds of logs.
         folder: for logs and checkpoints; all ranks see it.
-        identity: of the run: another one's checkpoints are refused.
-        seed: of what the model draws while it trains (dropout); the source has its own.
-        peak_flops: floating-point operations a second of one device, for MFU; None leaves it out.
+        identity: of the run; checkpoints of another identity are refused.
+        seed: of random numbers in the model (dropout); the source has its own seed.
+        peak_flops: floating-point operations per second of one device, for MFU; None: no MFU.
     """
 
     source: StepSource
@@ -73,16 +73,17 @@ class FitPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """How a fit ended.
+    """The result of a fit.
 
     Attributes:
-        steps: optimiser steps done.
-        ending: why it is over.
-        best: folder of the checkpoint with the lowest validation loss; the last one without validation.
-        best_step: its step.
-        best_loss: its validation loss; None without validation.
-        seconds: spent fitting, over all starts.
-        resumed_from: the step that this start went on from; 0 if it began the fit.
+        steps: number of optimiser steps done.
+        ending: the reason why the fit ended.
+        best: folder of the checkpoint with the lowest validation loss; without validation, of the
+            last checkpoint.
+        best_step: step of ``best``.
+        best_loss: validation loss of ``best``; None without validation.
+        seconds: time spent fitting, over all starts.
+        resumed_from: the step that this start resumed from; 0 for a new fit.
     """
 
     steps: int
@@ -103,21 +104,22 @@ def fit(
     interrupted: threading.Event | None = None,
     at_point: CrashPoint = lambda _point: None,
 ) -> FitResult:
-    """Fit ``model``, or go on where an earlier start left off; all ranks call it together.
+    """Fit ``model``, or resume an earlier start; all ranks must call it together.
 
     Args:
-        model: gives an ``Output`` for a batch. Afterwards it is of no use: read the weights of the
-            result's checkpoint with ``load_weights``.
-        plan: what and how.
-        ranks: the group.
+        model: returns an ``Output`` for a batch. The model is unusable afterwards: load the weights
+            of the result's checkpoint with ``load_weights``.
+        plan: data and settings.
+        ranks: the process group.
         progress: receives lines about the fit, on the first rank.
-        interrupted: set by the caller to end the fit between two steps; signals set it, too.
+        interrupted: event that ends the fit between two steps; the caller or a signal sets it.
         at_point: called after each step of writing a checkpoint.
 
     Raises:
-        Interrupted: A signal came to one of the ranks; the state is saved.
+        Interrupted: A rank received a signal; the state is saved.
         FitFailed: The loss or gradient is not a finite number, or a checkpoint cannot be written.
         RunExists: The folder holds the checkpoints of another identity.
+        PeerLost: Another process of the group has ended.
     """
     with lost_ranks():
         return _fit(model, plan, ranks, progress, interrupted, at_point)
@@ -170,7 +172,7 @@ class _Fitting:
         self._at_point = at_point
 
     def run(self, state: FitState) -> FitState:
-        """Do the steps that are left after ``state``."""
+        """Do the steps after ``state``; return the state at the end."""
         plan, ranks = self._plan, self._ranks
         peak = None if plan.peak_flops is None else plan.peak_flops * ranks.world_size
         meter = Meter(
@@ -216,12 +218,12 @@ class _Fitting:
         if is_interrupted and not _is_over(plan, state):
             raise Interrupted(
                 f"interrupted after step {step} of {plan.optimiser.max_steps}; "
-                "the state is saved: run the same command again to go on"
+                "the state is saved: run the same command again to resume"
             )
         return state
 
     def _gradient(self, step: int, rate: float, passes: StepPasses, meter: Meter) -> bool:
-        """Compute a step's gradient; return whether any rank was asked to end."""
+        """Compute a step's gradient; return whether any rank received a request to end."""
         loss, launches, tokens, flops = 0.0, 0, 0, 0.0
         for number, one in enumerate(passes.passes, 1):
             loss += self._engine.add_gradient(
@@ -277,7 +279,7 @@ def _ahead(source: StepSource, ranks: Ranks, max_steps: int) -> Iterator[_Ahead]
 
 
 class _Ahead:
-    """Makes the passes of the next step while this one computes."""
+    """Prepares the passes of the next step in a thread while the present step computes."""
 
     def __init__(
         self, source: StepSource, ranks: Ranks, max_steps: int, pool: ThreadPoolExecutor
@@ -286,7 +288,7 @@ class _Ahead:
         self._begun: dict[int, Future[StepPasses]] = {}
 
     def __call__(self, step: int) -> StepPasses:
-        """Return the passes of ``step``, and begin with those of the one after it."""
+        """Return the passes of ``step``, and start to prepare those of the next step."""
         passes = (self._begun.pop(step, None) or self._begin(step)).result()
         if step < self._max_steps:
             self._begun[step + 1] = self._begin(step + 1)
@@ -301,7 +303,7 @@ class _Ahead:
 def _observers(
     plan: FitPlan, ranks: Ranks, progress: Progress, after_step: int
 ) -> Iterator[list[Observer]]:
-    """Give the first rank's observers, and close them in the end; other ranks have none."""
+    """Yield the observers of the first rank, and close them at the end; other ranks have none."""
     with ExitStack() as stack:
         observers: list[Observer] = []
         if ranks.is_first:
@@ -336,13 +338,13 @@ def _result(plan: FitPlan, state: FitState, resumed_from: int) -> FitResult:
 
 
 def _seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of what a rank draws in a step: no state of a generator needs to be kept."""
+    """Return a rank's seed for a step; so checkpoints need no state of a random generator."""
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**63
 
 
 def _not_finite(what: str, step: int, rate: float, value: float) -> str:
     return (
-        f"{what} of step {step} is {value} (learning rate {rate:.3g}): the fit cannot go on; the last "
-        "checkpoint stays. Set a lower optimiser.learning_rate or optimiser.clip_norm, a longer "
-        "optimiser.warmup_steps, or fp32"
+        f"{what} of step {step} is {value} (learning rate {rate:.3g}): the fit cannot go on; the "
+        "last checkpoint stays. Set a lower optimiser.learning_rate or optimiser.clip_norm, a "
+        "longer optimiser.warmup_steps, or optimiser.precision=fp32"
     )

@@ -1,7 +1,7 @@
-"""How wrong a prediction is: a loss a launch, on log2 errors.
+"""The loss of each launch, as a function of its log2 error.
 
-Owns the three losses of the predicted time and the one of the spread. Weights, sums over ranks and the scale
-for DeepSpeed are ``engine.py``'s.
+Owns the three losses of the predicted time and the loss of the spread. ``engine.py`` owns sums over
+ranks and the scale for DeepSpeed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import torch
 LossKind = Literal["l1", "l2", "relative"]
 
 L1_SHARE_OF_RELATIVE = 0.05
-"""A prediction far too low has a relative error of nearly 1, whose slope vanishes; this much L1 pulls it up."""
+"""Weight of the L1 loss in ``relative``. For predictions far too low the relative error is nearly 1
+and its slope vanishes; the L1 loss keeps a gradient."""
 
 SPREAD_SHARE = 0.1
-"""Weight of the spread's likelihood: its gradient is of the order of L1's, and the time comes first."""
+"""Weight of the spread's loss: small, because its gradient is as large as that of the time's L1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Losses:
     """Weighted sums over the launches of a pass, scalars.
 
     Attributes:
-        objective: what is minimised: time and spread.
-        of_time: the part that judges the predicted times, without gradient.
+        objective: the loss to minimise, of time and spread.
+        of_time: the loss of the predicted times alone, without gradient.
     """
 
     objective: torch.Tensor
@@ -43,10 +44,10 @@ def losses(
 ) -> Losses:
     """Return the weighted sums of the losses of b packs with at most m launches.
 
-    What the model says where the weight is 0 has no influence, not even NaN.
+    Predictions with weight 0 have no influence, even if they are NaN.
 
     Args:
-        kind: of the predicted times.
+        kind: loss of the predicted times.
         predicted: log2(ns), shape (b, m).
         spread: expected abs(error) in log2, positive, shape (b, m).
         target: measured log2(ns), shape (b, m).
@@ -60,10 +61,10 @@ def losses(
 
 
 def time_loss(kind: LossKind, error: torch.Tensor) -> torch.Tensor:
-    """Return the loss of each log2 error, any shape.
+    """Return the loss of each log2 error e, of any shape.
 
-    ``relative`` is the relative error of the time, abs(2**e - 1), up to a prediction of twice the time, and
-    its tangent beyond, so that one launch predicted 2**20 too long does not outweigh all others.
+    ``relative`` is the relative error of the time, abs(2**e - 1), up to e = 1 and its tangent
+    beyond, so that one launch predicted 2**20 times too long does not outweigh all others.
     """
     match kind:
         case "l1":
@@ -79,8 +80,9 @@ def time_loss(kind: LossKind, error: torch.Tensor) -> torch.Tensor:
 
 
 def spread_loss(spread: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """Return the negative log likelihood of each error under a Laplace distribution of mean abs ``spread``.
+    """Return the negative log-likelihood of each error under a Laplace distribution.
 
-    ``error`` comes without gradient: a model that errs may say so, but does not err less for saying it.
+    ``spread`` is the distribution's mean absolute value. ``error`` has no gradient, so that this
+    loss fits the spread only and does not change the predicted times.
     """
     return torch.log(2 * spread) + error.abs() / spread

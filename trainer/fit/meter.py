@@ -1,4 +1,4 @@
-"""How fast a fit is: counts between two moments, the device's memory and clock."""
+"""The speed of a fit: counts between two moments, and the device's memory and clock."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from trainer.fit.observers import Moment
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """Adds up steps until a moment is taken; the first rank has one.
+    """Sums of the steps since the last moment.
 
     Attributes:
         max_steps: of the fit.
-        device: whose memory and clock are read.
-        peak_flops: floating-point operations a second of all ranks' devices together; None leaves MFU out.
-        seconds_before: spent fitting by earlier starts.
-        clock: monotonic seconds.
+        device: its memory and clock are read.
+        peak_flops: floating-point operations per second of all ranks' devices together; None: the
+            moments have no MFU.
+        seconds_before: time that earlier starts spent fitting.
+        clock: returns monotonic seconds.
     """
 
     max_steps: int
@@ -40,7 +41,7 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Spent fitting so far, over all starts."""
+        """Seconds spent fitting so far, over all starts."""
         return self.seconds_before + self.clock() - self._started
 
     def add(self, *, loss: float, launches: float, tokens: float, flops: float) -> None:
@@ -56,7 +57,7 @@ class Meter:
         gradient_norm: float,
         validation_loss: float | None,
     ) -> Moment:
-        """Return the moment after ``step``, and begin to count anew."""
+        """Return the moment after ``step``, and reset the sums."""
         loss, launches, tokens, flops, steps = self._sums
         now = self.clock()
         elapsed = max(now - self._since, 1e-9)
@@ -87,6 +88,6 @@ def _clock_mhz(device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     try:
-        return torch.cuda.clock_rate(device)  # NVML, by nvidia-ml-py
+        return torch.cuda.clock_rate(device)  # needs NVML (nvidia-ml-py)
     except (ImportError, RuntimeError):
         return None

@@ -1,8 +1,8 @@
-"""What is written about a fit while it runs: a JSONL file, TensorBoard's events, a line for the user.
+"""Logs of a running fit: a JSONL file, TensorBoard events, lines for the user.
 
-Owns the record of a moment and its three forms. When a record is made, and that only the first rank makes any,
-is decided in ``loop.py``. A fit that resumes continues the files: what was written about later steps, before
-the process died, is dropped.
+Owns the record of a moment and its three forms. ``loop.py`` decides when a record is made; only the
+first rank makes records. A resumed fit continues the files: records of steps after the resumed
+checkpoint are dropped.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _SECONDS_BETWEEN_LINES = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A fit at a step; means and rates are of the steps since the last moment.
+    """The state of a fit at a step; means and rates are over the steps since the last moment.
 
     Attributes:
-        step: optimiser steps done, from 1.
-        max_steps: the last step, if nothing stops the fit before.
+        step: number of optimiser steps done, from 1.
+        max_steps: last step of the fit unless it stops early.
         loss: mean training loss of the predicted times.
-        validation_loss: the same on the validation rows; None where this step did not look at them.
+        validation_loss: mean loss on the validation rows; None if this step had no validation.
         learning_rate: of this step.
         gradient_norm: of this step, before clipping.
-        samples_per_s: launches a second, over all ranks.
-        tokens_per_s: real tokens a second, over all ranks.
-        mfu: share of the devices' peak that was used; None without a count of operations or a peak.
-        memory_bytes: most memory that this process had: of the GPU, or on a CPU of the process.
-        gpu_clock_mhz: now; None where it cannot be read.
-        seconds: spent fitting so far, over all starts.
+        samples_per_s: launches per second, over all ranks.
+        tokens_per_s: tokens (without padding) per second, over all ranks.
+        mfu: used share of the devices' peak; None if operations or peak are unknown.
+        memory_bytes: peak memory of this process: allocated on the GPU, or on a CPU resident.
+        gpu_clock_mhz: present clock; None without a GPU or NVML.
+        seconds: time spent fitting so far, over all starts.
     """
 
     step: int
@@ -57,23 +57,23 @@ class Moment:
 
 
 class Observer(Protocol):
-    """Is shown the moments of a fit, in order."""
+    """Receives the moments of a fit, in order."""
 
     def show(self, moment: Moment) -> None:
-        """Take note of a moment."""
+        """Record a moment."""
         ...
 
     def close(self) -> None:
-        """Write what is left to write."""
+        """Write all pending records."""
         ...
 
 
 class JsonLines:
-    """One JSON object a line, flushed at once.
+    """A JSONL file with one object for each moment, flushed at once.
 
     Args:
-        path: the file; what it holds of steps after ``after_step`` is dropped.
-        after_step: the step that the fit goes on from; 0 begins the file anew.
+        path: the file; its records of steps after ``after_step`` are dropped.
+        after_step: the step that the fit resumes from; 0 begins a new file.
     """
 
     def __init__(self, path: Path, *, after_step: int) -> None:
@@ -95,7 +95,7 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Scalars of TensorBoard.
+    """TensorBoard events with the numbers of each moment.
 
     Args:
         writer: a ``torch.utils.tensorboard.SummaryWriter``.
@@ -116,11 +116,11 @@ class TensorBoard:
 
 
 class ProgressLine:
-    """A line for the user, once a second at most, with rate and remaining time.
+    """A line of progress for the user, at most once a second, with rate and remaining time.
 
     Args:
-        progress: takes the line.
-        clock: monotonic seconds.
+        progress: receives the line.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, progress: Progress, clock: Callable[[], float] = time.monotonic) -> None:
@@ -131,7 +131,7 @@ class ProgressLine:
         self._validation = ""
 
     def show(self, moment: Moment) -> None:
-        """Say where the fit is, unless it was said just now."""
+        """Report the moment, unless the last report is less than a second old."""
         if moment.validation_loss is not None:
             self._validation = f", validation {moment.validation_loss:.4f}"
         now = self._clock()
@@ -147,7 +147,7 @@ class ProgressLine:
         self._previous = moment
 
     def close(self) -> None:
-        """Nothing is left to say."""
+        """Do nothing."""
 
     def _remaining(self, moment: Moment) -> str:
         if self._previous is None or moment.step <= self._previous.step:
@@ -159,9 +159,9 @@ class ProgressLine:
 def open_observers(
     folder: Path, *, tensorboard: bool, progress: Progress, after_step: int
 ) -> list[Observer]:
-    """Return the observers of a fit that goes on from ``after_step``.
+    """Return the observers of a fit that resumes from ``after_step`` (0: a new fit).
 
-    TensorBoard is left out where it is not installed.
+    TensorBoard is left out if it is not installed.
     """
     observers: list[Observer] = [
         JsonLines(folder / LOG_FILE, after_step=after_step),
@@ -183,7 +183,7 @@ def open_observers(
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Give step and line of what a log holds; a line that a killed process left unfinished is none."""
+    """Yield step and text of each line of a log, without lines that a killed process left cut."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -196,7 +196,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration for people.
+    """Return a duration as text.
 
     >>> _duration(59), _duration(150), _duration(7300)
     ('59 s', '2 min 30 s', '2 h 1 min')

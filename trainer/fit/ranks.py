@@ -1,7 +1,7 @@
-"""The processes that fit together: which one this is, and the few words they exchange.
+"""The processes of a fit (ranks) and their small collectives.
 
-Owns the process group of torch and small collectives over it. Gradients and weights travel by DeepSpeed
-(``engine.py``). A process alone is a group of one and opens no port.
+Owns the process group of torch. DeepSpeed exchanges gradients and weights (``engine.py``). A single
+process is a group of one and opens no port.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from trainer.errors import BadInput, PeerLost
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others: writing and hashing a checkpoint of 2.7 billion weights takes minutes."""
+"""Timeout of collectives: long, because writing and hashing a checkpoint of 2.7 billion weights
+takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """A group of processes, seen from one of them.
+    """A process group and the place of this process in it.
 
     Attributes:
         rank: number of this process, from 0.
-        world_size: how many there are.
-        local_rank: number of this process on its host.
-        device: where this process computes.
+        world_size: number of processes.
+        local_rank: number of this process on its host, from 0.
+        device: the device of this process.
     """
 
     rank: int
@@ -49,11 +50,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the logs and the checkpoint's marker."""
+        """Whether this process writes the logs and the checkpoint's manifest."""
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait until all ranks have called this."""
         self.sum((0.0,))
 
     def broadcast(self, value: Any) -> Any:
@@ -73,7 +74,7 @@ class Ranks:
         return values
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Return the sums of the ranks' ``values`` in float64, the same bits on all ranks."""
+        """Return the sums of the ranks' ``values`` in float64, bit-identical on all ranks."""
         if self.world_size == 1:
             return [float(value) for value in values]
         total = torch.tensor(values, dtype=torch.float64)
@@ -84,10 +85,10 @@ class Ranks:
 
 @contextmanager
 def lost_ranks() -> Iterator[None]:
-    """Turn the failure of a collective into an error with a way out.
+    """Turn the failure of a collective into PeerLost.
 
-    Gloo raises a plain RuntimeError where a peer is gone; what tells it from a bug of ours is where it comes
-    from.
+    Gloo raises a plain RuntimeError if a peer is gone. It is recognised by the module that raised
+    it, so that a RuntimeError of another origin passes through.
 
     Raises:
         PeerLost: A collective failed: another process of the group has ended.
@@ -100,7 +101,7 @@ def lost_ranks() -> Iterator[None]:
         _logger.debug("a collective failed", exc_info=error)
         raise PeerLost(
             "another process of this fit has ended (its own message says why): the last checkpoint "
-            "stays; run the same command again to go on from it"
+            "stays; run the same command again to resume from it"
         ) from error
 
 
@@ -112,15 +113,15 @@ def _is_of_the_group(error: RuntimeError) -> bool:
 
 
 def join_ranks(device: str = "auto") -> Ranks:
-    """Join the group that the environment describes (torchrun's variables), or be alone.
+    """Join the group that torchrun's environment variables describe; without them, a group of one.
 
-    A group is joined once a process and left when the process ends.
+    A process joins once, and leaves the group when it ends.
 
     Args:
         device: ``cpu``, ``cuda`` (the GPU of the local rank), or ``auto``.
 
     Raises:
-        BadInput: ``cuda`` is asked for and there is no such GPU.
+        BadInput: The device is a GPU, and there is no GPU of this local rank.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     place = _device(device, local_rank)
@@ -147,7 +148,7 @@ def _device(name: str, local_rank: int) -> torch.device:
 
 
 def _join(device: torch.device) -> None:
-    # Sums of losses and objects travel by gloo on GPUs too: they never wait for a kernel.
+    # Small collectives use gloo also with GPUs, so that they never wait for a kernel.
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=_TIMEOUT)
@@ -164,18 +165,18 @@ def _join(device: torch.device) -> None:
 
 
 def meeting_point(rank: int, num_ranks: int) -> Store | None:
-    """Return where the ranks find each other, at ``MASTER_ADDR`` alone.
+    """Return a store for the rendezvous that listens on ``MASTER_ADDR`` only.
 
-    The store that torch makes by itself listens on all interfaces and asks for no password: a stranger who writes the
-    address of a rank into it is sent what ranks send each other, and what he sends is unpickled.
+    The store that torch makes by default listens on all interfaces without a password. An attacker
+    who writes a rank's address into it receives the ranks' data and sends data that is unpickled.
 
     Args:
-        rank: of this process; the first one listens.
-        num_ranks: of the group; the first one waits for the others.
+        rank: of this process; rank 0 listens.
+        num_ranks: size of the group; rank 0 waits for all of them.
 
     Returns:
-        None, in all ranks alike, where ``torchrun`` has made the store or ``MASTER_ADDR`` is a name, which each host may
-        read otherwise: torch's own way does then.
+        None, on all ranks alike, if torch's default must be used: ``torchrun`` has made the store,
+        or ``MASTER_ADDR`` is a host name, which may resolve differently on each host.
     """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not _is_ip(address):
@@ -188,7 +189,7 @@ def meeting_point(rank: int, num_ranks: int) -> Store | None:
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
-            # The others know this host by a translated address: only torch's own, open listener is found there.
+            # The address is a translated one (NAT): only torch's default listener is reachable.
     return TCPStore(address, port, num_ranks, rank == 0, _TIMEOUT, master_listen_fd=listener)
 
 

@@ -1,4 +1,4 @@
-"""The learning rate: a pure function of the step, so that a resumed run continues it."""
+"""The learning rate as a pure function of the step, so that a resumed run continues it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trainer.regressor_config import OptimiserConfig
 
 
 def learning_rate(config: OptimiserConfig, step: int) -> float:
-    """Return the learning rate of ``step`` (from 1).
+    """Return the learning rate of ``step``, counted from 1.
 
-    It rises linearly over the warm-up steps and reaches its highest at the last of them; then it falls by the
-    schedule to ``final_share`` of that at ``max_steps``.
+    The rate rises linearly until it is highest at the last warm-up step. Then it follows the
+    schedule down to ``final_share`` of the highest rate at ``max_steps``.
     """
     if step <= config.warmup_steps:
         return config.learning_rate * step / config.warmup_steps
@@ -22,7 +22,7 @@ def learning_rate(config: OptimiserConfig, step: int) -> float:
 
 
 def _share(config: OptimiserConfig, progress: float) -> float:
-    """Return the share of the highest rate at ``progress``, in (0, 1], of the steps after warm-up."""
+    """Return rate / highest rate; ``progress`` in (0, 1] is the share of steps after warm-up."""
     match config.schedule:
         case "constant":
             return 1.0

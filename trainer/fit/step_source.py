@@ -1,7 +1,7 @@
-"""What a step is made of: the forward passes of each rank, and the model that reads them.
+"""The interfaces between data, model and training loop.
 
-Owns the forms between packing, model and loop. A step is a list of packs, a function of the step alone; the
-ranks take slices of it, in equally many passes.
+A step is a list of packs that depends on the step's number only. Each rank computes a part of the
+packs, and all ranks have the same number of forward passes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 class Output(Protocol):
-    """What a model says about b packs of at most m launches.
+    """A model's output for b packs of at most m launches.
 
     Attributes:
         log2_ns: predicted log2(ns), shape (b, m), float32.
@@ -32,12 +32,12 @@ class Pass:
     """One forward pass of one rank.
 
     Attributes:
-        batch: what the model reads; on the model's device.
-        log2_ns: targets, shape (b, m); any number where no launch is.
-        weight: weights of the launches, shape (b, m); 0 where no launch is, and in passes that only fill up.
-        num_launches: launches with a weight.
-        num_tokens: real tokens, each counted once.
-        flops: floating-point operations of the forward and backward pass; 0 where not counted.
+        batch: input of the model, on the model's device.
+        log2_ns: targets, shape (b, m); any number without a launch.
+        weight: weights of the launches, shape (b, m); 0 without a launch.
+        num_launches: number of launches.
+        num_tokens: number of tokens without padding, each counted once.
+        flops: floating-point operations of the forward and backward pass; 0 if not counted.
     """
 
     batch: Any
@@ -53,7 +53,7 @@ class StepPasses:
     """One rank's part of a step.
 
     Attributes:
-        passes: equally many on each rank, at least one.
+        passes: the same number on each rank, at least one.
         total_weight: sum of the weights over all ranks, positive.
     """
 
@@ -65,13 +65,13 @@ class StepSource(Protocol):
     """The training data, as a pure function of the step."""
 
     def passes(self, step: int, rank: int, world_size: int) -> StepPasses:
-        """Return what ``rank`` computes in ``step`` (from 1). May be called from another thread."""
+        """Return the passes of ``rank`` in ``step``, from 1. May be called from another thread."""
         ...
 
 
 class ValidationSource(Protocol):
-    """The rows that the best checkpoint is chosen on."""
+    """The rows that select the best checkpoint."""
 
     def passes(self, rank: int, world_size: int) -> Iterable[Pass]:
-        """Return the rank's slice of the rows, in equally many passes on each rank."""
+        """Return the rank's part of the rows; all ranks have the same number of passes."""
         ...

@@ -1,4 +1,4 @@
-"""Which step was best so far, and whether to go on."""
+"""Early stopping: the best step so far, and the decision to stop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping:
-    """What the looks at the validation loss have said so far; a value.
+    """The state of early stopping after some validations.
 
     Attributes:
-        best_step: step of the lowest loss; None before the first look.
-        best_loss: that loss.
-        num_worse: looks since then.
+        best_step: step of the lowest validation loss; None before the first validation.
+        best_loss: the lowest validation loss.
+        num_worse: number of validations since ``best_step``.
     """
 
     best_step: int | None = None
@@ -23,7 +23,7 @@ class Stopping:
     num_worse: int = 0
 
     def after(self, step: int, loss: float) -> Self:
-        """Return what is known after a look at ``step``."""
+        """Return the state after a validation at ``step`` with this loss."""
         if loss < self.best_loss:
             return type(self)(best_step=step, best_loss=loss)
         return type(self)(
@@ -31,7 +31,7 @@ class Stopping:
         )
 
     def is_over(self, patience: int) -> bool:
-        """Whether ``patience`` looks in a row brought nothing better; never with 0."""
+        """Return whether the last ``patience`` validations were no better; False for 0."""
         return 0 < patience <= self.num_worse
 
     def to_json(self) -> dict[str, Any]:
@@ -44,10 +44,10 @@ class Stopping:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` gave.
+        """Read the value of ``to_json``.
 
         Raises:
-            KeyError: It did not.
+            KeyError: A key is missing.
         """
         if value["best_step"] is None:
             return cls()

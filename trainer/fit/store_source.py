@@ -1,4 +1,4 @@
-"""The token store as the steps of a fit: packs become tensors with their targets and weights."""
+"""The steps of a fit from a token store: packs as tensors, with targets and weights."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from trainer.regressor_config import PackingConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSource:
-    """The train part of a token store, step by step; its validation part through ``validation``.
+    """The train part of a token store by step; ``validation`` returns the validation part.
 
     Attributes:
-        schedule: which packs a step has.
+        schedule: the packs of each step.
         targets: of all launches of the store.
-        spec: of the model, for the count of operations.
-        device: where batches go.
+        spec: of the model, to count floating-point operations.
+        device: of the batches.
     """
 
     schedule: Schedule[Any]
@@ -44,7 +44,7 @@ class StoreSource:
     device: torch.device
 
     def passes(self, step: int, rank: int, world_size: int) -> StepPasses:
-        """Return what ``rank`` computes in ``step`` (from 1)."""
+        """Return the forward passes of ``rank`` in ``step``, counted from 1."""
         packs = self.schedule.step_packs(step - 1)
         mine = self.schedule.passes(step - 1, rank=rank, world_size=world_size)
         return StepPasses(
@@ -53,7 +53,7 @@ class StoreSource:
         )
 
     def validation(self) -> StoreValidation | None:
-        """Return the validation part; None where it is empty."""
+        """Return the validation part; None if it is empty."""
         if not np.any(self.targets.is_validation):
             return None
         return StoreValidation(source=self)
@@ -82,11 +82,11 @@ class StoreSource:
 
     def _flops(self, count: PackCount) -> float:
         if self.spec.config.backbone == "auto":
-            return 0.0  # its arithmetic is not known here
+            return 0.0  # an unknown architecture: its operations are not counted
         return float(training_passes(self.spec) * forward_flops(self.spec, count))
 
     def _of_rows(self, values: npt.NDArray[Any], row: npt.NDArray[np.int64]) -> torch.Tensor:
-        """Return ``values[row]``, float32, 0 where no launch is."""
+        """Return ``values[row]``, float32; 0 without a launch (row -1)."""
         taken = np.where(row >= 0, values[np.maximum(row, 0)], 0).astype(np.float32)
         return torch.from_numpy(taken).to(self.device)
 
@@ -98,7 +98,7 @@ class StoreValidation:
     source: StoreSource
 
     def passes(self, rank: int, world_size: int) -> Iterable[Pass]:
-        """Return the rank's slice, in equally many passes on each rank."""
+        """Yield the rank's passes; all ranks have the same number of passes."""
         schedule = self.source.schedule
         for packs in schedule.validation_passes(rank=rank, world_size=world_size):
             yield self.source._pass(packs)
@@ -115,7 +115,7 @@ def store_source(
     """Return the steps of a fit on ``store``.
 
     Raises:
-        BadInput: A launch does not fit into the longest pack, or there is none to train on.
+        BadInput: A launch does not fit into the longest pack, or the train part is empty.
     """
     make = query_schedule if spec.config.reads == "query" else pack_schedule
     schedule = make(

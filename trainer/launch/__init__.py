@@ -1,1 +1,1 @@
-"""Where a training runs: in this process, under torchrun, or on a Ray cluster."""
+"""Start of a training: in this process, under torchrun, or on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""A training in this process: alone, or one of those that ``torchrun`` or Ray have started."""
+"""A training in this process, which is alone or one of those started by ``torchrun`` or Ray."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ if TYPE_CHECKING:
 
 
 def train_here(job: TrainJob, progress: Progress, *, stop: Stop | None = None) -> RunSummary:
-    """Do this process's part of a training; the first prepares, says and publishes, all fit.
+    """Do this process's part of a training: all processes fit; rank 0 also prepares and publishes.
 
-    The environment names the others as ``torchrun`` does: ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``,
-    ``MASTER_ADDR`` and ``MASTER_PORT``.
+    The environment variables ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and
+    ``MASTER_PORT`` describe the group, as under ``torchrun``.
 
     Args:
         job: the training; the same in all processes.
-        progress: told where the training is; in the first process only.
-        stop: lets another thread end the fit; signals do that in the main thread.
+        progress: receives lines of progress, on rank 0 only.
+        stop: lets another thread end the fit; in the main thread signals end it, too.
 
     Raises:
-        ConfigError: The run cannot be, or its folder holds something else.
-        BadInput: The dataset or the checkpoint cannot be used, or a process does not see the folder.
-        FitFailed: The loss is no number, or a checkpoint cannot be written.
+        ConfigError: The config is impossible, or the run's folder holds something else.
+        BadInput: Dataset or checkpoint cannot be used, or a process does not see the folder.
+        FitFailed: The loss is not a finite number, or a checkpoint cannot be written.
         Interrupted: A signal or ``stop`` ended the fit; the state is saved.
         MissingExtra: The model needs a library that is not installed.
-        FirstProcessFailedError: In the others, if the first process ended with an error.
+        FirstProcessFailedError: On ranks above 0, if rank 0 ended with an error.
     """
     rank, num_processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     stop = stop or Stop()
     if num_processes > 1 and job.config.model != LANGUAGE_MODEL:
         raise ConfigError(
-            f"model {job.config.model!r} is fitted by one process: start `llmperf train` without torchrun"
+            f"model {job.config.model!r} is fitted by one process: start `llmperf train` without "
+            "torchrun"
         )
 
     def join() -> Ranks:

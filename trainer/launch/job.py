@@ -1,4 +1,4 @@
-"""One training as a value: what every process of it must know."""
+"""The description of a training that all of its processes share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.config import TrainConfig
 from trainer.life.identity import LANGUAGE_MODEL, Init, init_of
 
 RANDOM = "random"
-"""What ``--init`` says for random weights."""
+"""Value of ``--init`` for random weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +19,9 @@ class TrainJob:
 
     Attributes:
         data: the dataset: its folder, or ``s3://BUCKET/PREFIX``.
-        out: the run's folder; all processes see it under this name.
-        config: the resolved tree.
-        init: a Hugging Face checkpoint folder, ``random``, or None where nothing was said.
+        out: the run's folder; all processes see it at this path.
+        config: the resolved config.
+        init: a Hugging Face checkpoint folder, ``random``, or None without ``--init``.
     """
 
     data: str
@@ -30,7 +30,7 @@ class TrainJob:
     init: str | None = None
 
     def absolute(self) -> TrainJob:
-        """Return the job with absolute paths: processes on other nodes have other working directories."""
+        """Return the job with absolute paths, because working directories differ between nodes."""
         init = self.init if self.init in (None, RANDOM) else str(Path(str(self.init)).absolute())
         return replace(
             self,
@@ -45,11 +45,11 @@ class TrainJob:
         return paths if self.init in (None, RANDOM) else [*paths, Path(str(self.init))]
 
     def pretrained(self) -> Init | None:
-        """Return the weights to start from; None for random ones.
+        """Return the checkpoint with the initial weights; None for random weights.
 
         Raises:
-            ConfigError: ``init`` is missing where the backbone needs it, or given to a model without one.
-            BadInput: The folder is no checkpoint.
+            ConfigError: ``init`` is None and the backbone needs it, or the model takes none.
+            BadInput: The folder is not a checkpoint.
         """
         backbone = self.config.regressor.backbone if self.config.model == LANGUAGE_MODEL else ""
         if backbone in ("codegen", "auto"):
@@ -60,10 +60,12 @@ class TrainJob:
                 )
         elif not backbone and self.init is not None:
             raise ConfigError(
-                f"--init {self.init}: model {self.config.model!r} has no weights to start from"
+                f"--init {self.init}: model {self.config.model!r} takes no initial weights: leave "
+                "--init out"
             )
         elif self.init not in (None, RANDOM):
             raise ConfigError(
-                f"--init {self.init}: backbone {backbone!r} takes no pretrained weights"
+                f"--init {self.init}: backbone {backbone!r} takes no pretrained weights: leave "
+                "--init out, or set regressor.backbone"
             )
         return None if self.init in (None, RANDOM) else init_of(Path(self.init))

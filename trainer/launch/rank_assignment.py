@@ -1,6 +1,6 @@
-"""Which process of a group runs where: ranks, threads, and what each node must see.
+"""Ranks and threads of the processes of a group, and a check of the paths that nodes must see.
 
-Pure arithmetic over what the nodes have said; how a process comes to a node is Ray's (``ray.py``).
+Pure functions over facts of the nodes; ``ray.py`` places the processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Node:
     """The node on which a process runs.
 
     Attributes:
-        node_id: Ray's name for it.
+        node_id: Ray's id of the node.
         host: its host name.
         address: its IP address.
     """
@@ -33,11 +33,11 @@ class RankAssignment:
     """The rank and addresses of one process in its group.
 
     Attributes:
-        rank: its number, from 0.
-        world_size: processes of the group.
-        local_rank: number of the GPU to use among those that the process sees.
+        rank: number of the process, from 0.
+        world_size: number of processes of the group.
+        local_rank: number of the GPU to use, of those that the process sees.
         address: IP address of the node of rank 0.
-        port: where rank 0 listens.
+        port: port on which rank 0 listens.
         own_address: IP address of this process's node.
     """
 
@@ -54,8 +54,8 @@ def assign_ranks(nodes: Sequence[Node], *, port: int, sees_one_gpu: bool) -> lis
 
     Args:
         nodes: the node of each process, by rank.
-        port: a free one on the node of rank 0.
-        sees_one_gpu: whether each process sees its own GPU alone, as Ray arranges it.
+        port: a free port on the node of rank 0.
+        sees_one_gpu: whether each process sees only its own GPU, as under Ray.
     """
     before: Counter[str] = Counter()
     assignments = []
@@ -77,13 +77,13 @@ def assign_ranks(nodes: Sequence[Node], *, port: int, sees_one_gpu: bool) -> lis
 def threads_of(
     node_ids: Sequence[str], resources: Mapping[str, Mapping[str, float]], kind: str
 ) -> list[int]:
-    """Return how many threads each process may use: a fair part of its node's CPUs.
+    """Return the number of threads of each process: an equal share of its node's CPUs.
 
     Args:
         node_ids: the node of each process.
-        resources: node id to what the node has, in Ray's words.
-        kind: ``GPU`` or ``CPU``: what each process holds one of. A node's CPUs are shared out over
-            all of its GPUs, also those that other jobs hold.
+        resources: node id to Ray's resources of the node.
+        kind: ``GPU`` or ``CPU``, the resource of which each process holds one. With ``GPU`` a
+            node's CPUs are divided by all of its GPUs, also those that other jobs hold.
 
     >>> threads_of(["a", "a", "b"], {"a": {"CPU": 9}, "b": {"CPU": 4}}, "CPU")
     [4, 4, 4]
@@ -107,7 +107,7 @@ def check_sight(nodes: Sequence[Node], unseen: Sequence[Sequence[Path]]) -> None
         unseen: the paths that each process does not see.
 
     Raises:
-        BadInput: A node does not see one.
+        BadInput: A node does not see a path.
     """
     problems = sorted(
         {
@@ -118,6 +118,6 @@ def check_sight(nodes: Sequence[Node], unseen: Sequence[Sequence[Path]]) -> None
     )
     if problems:
         raise BadInput(
-            f"not seen by all nodes of the training: {', '.join(problems)}: put it on a file system that "
-            "all nodes mount at the same path"
+            f"not seen by all nodes of the training: {', '.join(problems)}: put it on a file "
+            "system that all nodes mount at the same path"
         )

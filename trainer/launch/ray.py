@@ -1,7 +1,8 @@
-"""The trainer's door to Ray: joins a cluster, places the processes of a training, and asks them how it goes.
+"""Training on Ray: joins a cluster, places the processes of a training, and polls them.
 
-Owns how Ray is used: a placement group holds the resources, an actor is a process, and Ray restarts neither (the
-driver does, visibly: ``supervision.py``). Checkpoints, logs and what is done are in the run's folder alone.
+The trainer's only module that imports Ray. A placement group holds the resources; each process is
+an actor. Ray restarts neither: the driver does (``supervision.py``), so that the user sees it. All
+state of a training is in the run's folder.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ _scheduling: Any = require("ray.util.scheduling_strategies", "cluster")
 _placement: Any = require("ray.util.placement_group", "cluster")
 
 _QUIET_S: Final = 3.0
-"""Seconds of waiting for free CPUs or GPUs after which a line says so."""
+"""Seconds of waiting for free CPUs or GPUs after which a line reports the waiting."""
 _ANSWER_S: Final = 120.0
-"""Seconds for an actor's process to start, import the trainer and answer."""
+"""Timeout in seconds of an actor's first answer: its process starts and imports the trainer."""
 
 
 class ClusterTooSmall(LlmperfError):  # noqa: N818  (named for what is wrong)
-    """The cluster has too few free CPUs or GPUs for the processes asked for."""
+    """The cluster has too few free CPUs or GPUs for the requested processes."""
 
     exit_code = Exit.NO_DEVICE
 
 
 class RayUnreachable(LlmperfError, ValueError):  # noqa: N818  (named for what is wrong)
-    """The Ray cluster that was named cannot be joined."""
+    """The Ray cluster cannot be joined or started."""
 
     exit_code = Exit.USAGE
 
@@ -59,16 +60,17 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
 
     Args:
         job: the training. Its paths become absolute; all nodes must see them.
-        num_workers: processes, one a GPU where the cluster has GPUs and the config does not say ``cpu``.
-        progress: receives the first process's lines, and one for each restart.
+        num_workers: number of processes. Each gets one GPU if the cluster has GPUs and
+            ``train.device`` is not ``cpu``, else one CPU.
+        progress: receives the lines of rank 0, and one for each restart.
 
     Raises:
-        ConfigError: The model is none that several processes fit, or as ``train``.
+        ConfigError: One process must fit the model, or as in ``train``.
         RayUnreachable: There is no cluster at ``RAY_ADDRESS``.
         ClusterTooSmall: The processes could not be placed in time.
-        BadInput: As ``train``, or a node does not see a folder.
-        FitFailed: As ``train``, or processes died too often.
-        Interrupted: A signal ended it; the state is saved.
+        BadInput: As in ``train``, or a node does not see a folder.
+        FitFailed: As in ``train``, or processes died too often.
+        Interrupted: A signal ended the training; the state is saved.
     """
     if job.config.model != LANGUAGE_MODEL:
         raise ConfigError(
@@ -95,12 +97,12 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reservation:
-    """What is held of the cluster for one group.
+    """The resources of the cluster that are held for one group.
 
     Attributes:
         group: Ray's placement group.
         on_gpu: whether each process has a GPU.
-        num_threads: of each process, by bundle.
+        num_threads: number of threads of each process, by bundle.
     """
 
     group: Any
@@ -109,7 +111,7 @@ class _Reservation:
 
 
 class _Process(Worker):
-    """A worker with what Ray knows of its node."""
+    """A worker that also returns Ray's facts about its node."""
 
     def node(self) -> Node:
         """Return the node of this process."""
@@ -144,14 +146,14 @@ class _RayGroup:
         self._questions: dict[int, Any] = {}
 
     def begin(self) -> int:
-        """Let all begin; return the step of the newest checkpoint.
+        """Start the training on all processes; return the step of the newest checkpoint.
 
         Raises:
             BadInput: A node does not see a folder.
             GroupLost: A process died.
         """
         nodes: list[Node] = self._answers([actor.node.remote() for actor in self._actors])
-        # The ranks of a node follow one another: what neighbours exchange stays on the node.
+        # The ranks of a node are consecutive, so that neighbours exchange data within the node.
         order = sorted(range(len(nodes)), key=lambda index: nodes[index].node_id)
         self._actors = [self._actors[index] for index in order]
         self._nodes = [nodes[index] for index in order]
@@ -168,7 +170,7 @@ class _RayGroup:
         return int(self._answers(begun)[0])
 
     def poll(self) -> list[Report | Gone | None]:
-        """Return what each said since the last call; None for one that has not answered yet."""
+        """Return each process's new report, or None if it has not answered yet; do not wait."""
         for rank, actor in enumerate(self._actors):
             if rank not in self._questions:
                 self._questions[rank] = actor.report.remote()
@@ -178,12 +180,12 @@ class _RayGroup:
         return [self._answer(rank, ready) for rank in range(len(self._actors))]
 
     def stop(self) -> None:
-        """Ask all to save their state and end."""
+        """Ask all processes to save their state and end."""
         for actor in self._actors:
             actor.stop.remote()
 
     def kill(self) -> None:
-        """End all processes, whatever they do."""
+        """Kill all processes."""
         for actor in self._actors:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(actor)
@@ -223,8 +225,9 @@ def _connected(num_workers: int) -> Iterator[None]:
             raise RayUnreachable(
                 f"cannot start Ray here: {_first_lines(error)}"
                 if is_own
-                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_lines(error)}: name HOST:PORT of its "
-                "head (6379 unless told otherwise), with the same versions of Ray and Python"
+                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: "
+                f"{_first_lines(error)}: name HOST:PORT of its head (default port 6379), with the "
+                "same versions of Ray and Python"
             ) from error
         yield
 
@@ -239,7 +242,7 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _of_our_own(num_workers: int) -> contextlib.AbstractContextManager[None]:
-    # No more CPUs than are used: Ray starts an idle process for each.
+    # Only as many CPUs as are needed, because Ray starts an idle process for each CPU.
     return own_ray(ray, include_dashboard=False, num_cpus=min(num_workers, os.cpu_count() or 1))
 
 
@@ -251,7 +254,7 @@ def _reservation(
     asked: threading.Event,
     progress: Progress,
 ) -> Iterator[_Reservation]:
-    """Hold a GPU or a CPU for each process: close together for GPUs, far apart for CPUs."""
+    """Reserve a GPU (on few nodes) or a CPU (on many nodes) for each process."""
     on_gpu = job.config.train.device == "cuda" or (
         job.config.train.device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1
     )
@@ -282,7 +285,7 @@ def _await_placement(
         waited_s = time.monotonic() - began_s
         if asked.is_set():
             raise Interrupted(
-                "interrupted before the training began; run the same command again to go on"
+                "interrupted before the training began; run the same command again to start it"
             )
         wanted = f"--workers {num_workers}: {num_workers} processes of 1 {kind} each"
         if waited_s > timeout_s:
@@ -293,11 +296,11 @@ def _await_placement(
             )
         if waited_s > _QUIET_S and not is_told:
             is_told = True
-            progress(f"{wanted}: waiting up to {timeout_s:.0f} s for free ones; {_free(kind)}")
+            progress(f"{wanted}: waiting up to {timeout_s:.0f} s for free {kind}s; {_free(kind)}")
 
 
 def _free(kind: str) -> str:
-    """Say what the cluster has and what of it is free."""
+    """Return a text with the total and free GPUs or CPUs of the cluster."""
     total = int(ray.cluster_resources().get(kind, 0))
     free = int(ray.available_resources().get(kind, 0))
     num_nodes = sum(bool(node["Alive"]) for node in ray.nodes())
@@ -316,10 +319,11 @@ def _environment(num_threads: int) -> dict[str, str]:
 
 
 def _check_out(job: TrainJob) -> None:
-    """Raise ConfigError where the run would lie in a Ray job's copy of the working directory."""
+    """Raise ConfigError if the run would be written into a Ray job's copy of the working folder."""
     if not job.out.is_absolute() and ray.get_runtime_context().runtime_env.get("working_dir"):
         raise ConfigError(
-            f"--out {job.out}: the working directory of a Ray job is a copy that Ray deletes: give an absolute path"
+            f"--out {job.out}: the working directory of a Ray job is a copy that Ray deletes: give "
+            "an absolute path"
         )
 
 

@@ -1,7 +1,8 @@
-"""What the driver of a training on a cluster does: starts the group of processes, listens, starts it again.
+"""The driver of a training on a cluster: starts the processes, polls them, restarts them.
 
-Owns when a group is given up and what the user is shown. Where a training stands is read from its folder by the
-processes themselves, at each start. How processes are placed and asked is the ``Group``'s (``ray.py``).
+Owns the decision to restart or give up, and the lines for the user. At each start the processes
+themselves read the state of the training from its folder. A ``Group`` (``ray.py``) places and polls
+the processes.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from trainer.life.summary import RunSummary
 
 _POLL_S: Final = 0.2
 _CAUSE_S: Final = 10.0
-"""Seconds to wait for the cause: processes fail together, and Ray learns a moment later which one
-died first."""
+"""Seconds to wait for the cause after a first failure: processes fail together, and Ray reports the
+death that caused it a moment later."""
 _FIRST_S: Final = 3.0
-"""Seconds to wait for the first process's own report of why a training ended."""
+"""Seconds to wait for rank 0's report of the cause before the report of another process counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """A process that is dead.
+    """A dead process.
 
     Attributes:
-        who: its number and host.
-        why: what Ray says of it.
+        who: its rank and host.
+        why: Ray's message about its death.
     """
 
     who: str
@@ -42,7 +43,7 @@ class Gone:
 
 
 class WorkerCrashed(RuntimeError):  # noqa: N818  (named for what happened)
-    """A process of the training failed by a bug of LLMPerf; the message is its traceback."""
+    """A process of the training failed with a bug of LLMPerf; the message is the traceback."""
 
 
 class GroupLost(Exception):  # noqa: N818  (named for what happened)
@@ -50,10 +51,10 @@ class GroupLost(Exception):  # noqa: N818  (named for what happened)
 
 
 class Group(Protocol):
-    """The processes of one start, each on its place; by rank."""
+    """The placed processes of one start, by rank."""
 
     def begin(self) -> int:
-        """Let all begin; return the step of the newest checkpoint.
+        """Start the training on all processes; return the step of the newest checkpoint.
 
         Raises:
             BadInput: A node does not see a folder.
@@ -62,21 +63,21 @@ class Group(Protocol):
         ...
 
     def poll(self) -> Sequence[Report | Gone | None]:
-        """Return what each said since the last call; None for one that has not answered yet. Does not wait."""
+        """Return each process's new report, or None if it has not answered yet; do not wait."""
         ...
 
     def stop(self) -> None:
-        """Ask all to save their state and end."""
+        """Ask all processes to save their state and end."""
         ...
 
 
 StartGroup = Callable[[], AbstractContextManager[Group]]
-"""Places the processes of a group; on leaving, all of them are ended."""
+"""Places the processes of a group; the context manager kills all of them at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """Why a group has to be started again; ``traceback`` of a process that did not die, but crashed."""
+    """The reason for a restart; ``traceback`` if a process failed with a bug and did not die."""
 
     why: str
     traceback: str | None = None
@@ -91,22 +92,22 @@ def supervised(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> RunSummary:
-    """Run a training to its end, over as many groups as it takes.
+    """Run a training to its end, with restarts of the group.
 
     Args:
         start: places a group.
-        max_restarts: starts in a row, beyond the first, that may end by a death without a new checkpoint.
-        progress: receives the first process's lines, and one for each restart.
-        asked: set to save the state and end.
-        clock: monotonic seconds.
+        max_restarts: restarts in a row without a new checkpoint, after which the training fails.
+        progress: receives the lines of rank 0, and one for each restart.
+        asked: event to save the state and end.
+        clock: returns monotonic seconds.
         sleep: waits for seconds.
 
     Raises:
         Interrupted: ``asked`` was set.
-        BadInput: As ``train``.
-        ConfigError: As ``train``.
-        FitFailed: As ``train``; or processes died too often.
-        WorkerCrashed: A process raised a bug of ours, each time.
+        BadInput: As in ``train``.
+        ConfigError: As in ``train``.
+        FitFailed: As in ``train``, or processes died too often.
+        WorkerCrashed: A process failed with a bug of LLMPerf at each start.
     """
     num_failures, newest = 0, -1
     while True:
@@ -127,13 +128,13 @@ def supervised(
             raise _given_up(ended, num_failures)
         progress(
             f"{ended.why}: all processes are started again from the newest checkpoint "
-            f"({num_failures} of {max_restarts} restarts without a new one)"
+            f"({num_failures} of {max_restarts} restarts without a new checkpoint)"
         )
 
 
 @dataclass(slots=True)
 class _Watch:
-    """Listens to one group."""
+    """Polls one group until it ends."""
 
     group: Group
     progress: Progress
@@ -144,10 +145,10 @@ class _Watch:
     _trouble_s: float | None = field(default=None, init=False)
 
     def end(self) -> RunSummary | _Death:
-        """Return how the group ended.
+        """Return the result of the group, or the reason for a restart.
 
         Raises:
-            Interrupted: As ``supervised``, and its other foreseeable errors.
+            Interrupted: ``asked`` was set; and the other errors of ``supervised``.
         """
         said: dict[int, Report | Gone] = {}
         while True:
@@ -197,11 +198,11 @@ class _Watch:
         if not (isinstance(first, Report) and first.is_fitting):
             raise Interrupted(
                 "interrupted outside the fit: what was prepared and fitted is kept; run the same "
-                "command again to go on"
+                "command again to resume"
             )
         if not self._is_told:
             self._is_told = True
-            self.progress("asked to end: the state is saved after the step in hand")
+            self.progress("asked to end: the state is saved after the present step")
             self.group.stop()
 
 
@@ -211,13 +212,14 @@ def _given_up(death: _Death, num_starts: int) -> Exception:
             f"in a process of the training, {num_starts} times:\n{death.traceback}"
         )
     return FitFailed(
-        f"{death.why}; {num_starts} starts in a row came to no new checkpoint: look at the node's memory and "
-        "disk, or set checkpoint.every_steps lower; the same command goes on from the newest checkpoint"
+        f"{death.why}; {num_starts} starts in a row made no new checkpoint: check the node's "
+        "memory and disk, or set checkpoint.every_steps lower; the same command resumes from the "
+        "newest checkpoint"
     )
 
 
 def _error_of(failed: Failed) -> Exception:
-    """Return the error that the process raised, of the class that its exit code names."""
+    """Return the process's error as an exception; its exit code determines the class."""
     if failed.error_number is not None:
         return OSError(failed.error_number, failed.message, failed.path)
     if failed.exit_code == Exit.USAGE:

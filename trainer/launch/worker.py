@@ -1,7 +1,7 @@
-"""One process of a training on a cluster: does its part in a thread, and answers short questions meanwhile.
+"""One process of a training on a cluster: trains in a thread and answers the driver meanwhile.
 
-Owns what crosses between this process and the driver: values that pickle, never a live exception. Knows nothing of
-Ray, which makes an actor of it (``ray.py``).
+Owns the values that this process and the driver exchange; they can be pickled and are never live
+exceptions. ``ray.py`` makes a Ray actor of ``Worker``; this module does not import Ray.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from trainer.life.summary import RunSummary
 from trainer.run.folder import CHECKPOINTS_FOLDER
 
 _WAIT_FOR_FOLDER_S = 60.0
-"""Seconds to wait for a folder: Ray ends the processes of a killed driver some seconds later, and
-they hold it."""
+"""Seconds to wait for a folder that another process holds: Ray ends the processes of a killed
+driver some seconds after the driver, and until then they hold the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """How a process's part ended otherwise than well.
+    """The failure of a process.
 
     Attributes:
-        message: what went wrong: for a bug the traceback.
-        exit_code: of a foreseeable error; None for any other.
-        is_echo: another process knows the cause.
-        error_number: of a foreseeable error of the machine (a full disk); None for others.
-        path: of the same.
+        message: of the error; for a bug the traceback.
+        exit_code: of an LlmperfError; None for other errors.
+        is_echo: whether the error only reports the failure of another process.
+        error_number: errno of a foreseeable OSError (such as a full disk); None for other errors.
+        path: file of that OSError, if known.
     """
 
     message: str
@@ -56,18 +56,18 @@ class Failed:
 
     @property
     def is_foreseeable(self) -> bool:
-        """Whether the same would happen again."""
+        """Whether a restart would fail in the same way."""
         return self.exit_code is not None or self.error_number is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a process says when it is asked.
+    """The state of a process, as it reports it to the driver.
 
     Attributes:
-        lines: for the user, since the last report.
-        is_fitting: whether it is in the fit, which saves its state when it is stopped.
-        outcome: how its part ended; None while it works.
+        lines: lines for the user since the last report.
+        is_fitting: whether the process is in the fit, which saves its state when it is stopped.
+        outcome: result or failure; None while the process works.
     """
 
     lines: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Report:
 
 
 class Worker:
-    """The part of one process."""
+    """One process of a training."""
 
     def __init__(self) -> None:
         self._stop = Stop()
@@ -90,11 +90,11 @@ class Worker:
             return int(free.getsockname()[1])
 
     def unseen(self, paths: Sequence[Path]) -> list[Path]:
-        """Return those of ``paths`` that are not here."""
+        """Return those of ``paths`` that do not exist on this node."""
         return [path for path in paths if not path.exists()]
 
     def begin(self, job: TrainJob, assignment: RankAssignment) -> int:
-        """Begin; return the step of the newest checkpoint, 0 without any."""
+        """Start the training in a thread; return the step of the newest checkpoint, 0 for none."""
         os.environ.update(
             RANK=str(assignment.rank),
             WORLD_SIZE=str(assignment.world_size),
@@ -104,10 +104,10 @@ class Worker:
         )
         interface = _interface_of(assignment.own_address)
         if interface is not None:
-            # Gloo would take the address that the host's name resolves to, often 127.0.1.1.
+            # Otherwise gloo uses the address that the host name resolves to, often 127.0.1.1.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             if ipaddress.ip_address(assignment.own_address).is_loopback:
-                # NCCL leaves loopback out where there is another interface, and listens there.
+                # Otherwise NCCL uses another interface than loopback if there is one.
                 os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         if assignment.rank == 0:
             logging.getLogger("trainer").addHandler(_Warnings(self._lines))
@@ -118,13 +118,13 @@ class Worker:
         return max(steps_in(job.out / CHECKPOINTS_FOLDER), default=0)
 
     def report(self) -> Report:
-        """Say what happened since the last report."""
-        outcome = self._outcome  # first: the lines before it are in this report or an earlier one
+        """Return the state, with the lines since the last report."""
+        outcome = self._outcome  # read before the lines: then no line comes after the last report
         lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
         return Report(lines=lines, is_fitting=self._stop.is_fitting, outcome=outcome)
 
     def stop(self) -> None:
-        """Let the fit save its state after the step in hand and end."""
+        """Ask the fit to save its state after the present step and end."""
         self._stop.asked.set()
 
     def _work(self, job: TrainJob, rank: int) -> None:
@@ -143,14 +143,15 @@ class Worker:
         end_s = time.monotonic() + _WAIT_FOR_FOLDER_S
         if is_held(out):
             self._lines.append(
-                f"{out}: another process still works in it: waiting up to {_WAIT_FOR_FOLDER_S:.0f} s for its end"
+                f"{out}: another process still works in it: waiting up to "
+                f"{_WAIT_FOR_FOLDER_S:.0f} s for its end"
             )
         while is_held(out) and time.monotonic() < end_s:
             time.sleep(0.2)
 
 
 class _Warnings(logging.Handler):
-    """Adds warnings to the lines for the user: a worker's stderr is read by few."""
+    """Adds warnings to the lines for the user, who seldom sees a worker's stderr."""
 
     def __init__(self, lines: deque[str]) -> None:
         super().__init__(logging.WARNING)
@@ -166,7 +167,7 @@ _MACHINE_ERRORS = frozenset(
         errno.ENOSPC, errno.EDQUOT, errno.EIO,
     }
 )  # fmt: skip
-"""What the user mends; another start would meet it again."""
+"""Error numbers that the user must correct; a restart would fail in the same way."""
 
 
 def _failed(error: Exception) -> Failed:

@@ -1,1 +1,1 @@
-"""A run's life: prepare, fit, publish."""
+"""The stages of a training: prepare, fit, publish."""

@@ -1,7 +1,7 @@
-"""The other processes of a training, as the first one sees them, and the first as they see it.
+"""Communication between rank 0 and the other processes of a training.
 
-The first process reads the dataset, prepares and publishes; all of them fit. It tells the others the folder of
-a run to fit, or that the end has come.
+Rank 0 reads the dataset, prepares and publishes; all ranks fit. Rank 0 broadcasts either the folder
+of a run to fit, or the end of the training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.fit.ranks import Ranks
 
 _SIGHT_FILE = ".seen-by-all"
-"""In ``prepared/`` while the processes make sure that they see the same folder."""
+"""File that rank 0 writes to ``prepared/``; others read it to check that they see its folder."""
 
 
 class FirstProcessFailedError(LlmperfError):
@@ -39,11 +39,11 @@ class FirstProcessFailedError(LlmperfError):
 
 @dataclass(slots=True)
 class Stop:
-    """How a process that does not get signals is asked to end its training.
+    """A request to end a training, for processes that receive no signals.
 
     Attributes:
-        asked: set it, and the fit saves a checkpoint after the step in hand and ends.
-        is_fitting: whether there is a fit that looks at ``asked``.
+        asked: when set, the fit saves a checkpoint after the present step and ends.
+        is_fitting: whether a fit is running that checks ``asked``.
     """
 
     asked: threading.Event = field(default_factory=threading.Event)
@@ -52,9 +52,9 @@ class Stop:
 
 @dataclass(slots=True)
 class Conductor:
-    """The first process's way to the others.
+    """Rank 0's side of the communication; ``follow`` is the side of the other ranks.
 
-    ``join`` makes this process one of the group, once; a process that is alone makes a group of one.
+    ``join`` joins the process group and is called at most once; a single process is a group of one.
     """
 
     join: Callable[[], Ranks]
@@ -64,10 +64,10 @@ class Conductor:
 
     @contextmanager
     def gathered(self, folder: Path) -> Iterator[Ranks]:
-        """Let every process fit the run that is prepared in ``folder``; the block is this one's fit.
+        """Let all ranks fit the run that is prepared in ``folder``; the block is rank 0's fit.
 
         Raises:
-            BadInput: Another process does not see the folder.
+            BadInput: Another rank does not see the folder.
         """
         ranks = self._joined()
         token = uuid.uuid4().hex
@@ -81,10 +81,10 @@ class Conductor:
             sight.unlink(missing_ok=True)
         self.stop.is_fitting = True
         yield ranks
-        self.stop.is_fitting = False  # not after an error: it has ended the others, too
+        self.stop.is_fitting = False  # stays true after an error, which has ended the others, too
 
     def end(self, error: BaseException | None = None) -> None:
-        """Send the others home, if they wait for a word."""
+        """Broadcast the end of the training and its error, unless the others are fitting."""
         if self.num_processes == 1 or self.stop.is_fitting:
             return
         failure = None
@@ -103,11 +103,11 @@ class Conductor:
 
 
 def follow(ranks: Ranks, fit: Callable[[Path, Ranks], object], stop: Stop) -> None:
-    """What every process but the first does: fit when there is something to fit, until the end.
+    """Follow rank 0's messages on all other ranks: fit runs until the end of the training.
 
     Raises:
-        BadInput: This process, or another, does not see the run's folder.
-        FirstProcessFailedError: The first process ended with an error.
+        BadInput: A rank does not see the run's folder.
+        FirstProcessFailedError: Rank 0 ended with an error.
     """
     while True:
         message: dict[str, Any] = ranks.broadcast(None)
@@ -125,17 +125,17 @@ def follow(ranks: Ranks, fit: Callable[[Path, Ranks], object], stop: Stop) -> No
 
 
 def _agree(ranks: Ranks, folder: Path, problem: str | None) -> None:
-    """Raise on all processes if one has a problem with ``folder``."""
+    """Raise BadInput on all ranks if one has a problem with ``folder``."""
     problems = [one for one in ranks.gather(problem) if one is not None]
     if problems:
         raise BadInput(
-            f"{folder}: {'; '.join(problems)}: --out must lie on a file system that all nodes of the "
-            "training mount at the same path"
+            f"{folder}: {'; '.join(problems)}: --out must be on a file system that all nodes of "
+            "the training mount at the same path"
         )
 
 
 def _blindness(folder: Path, token: str) -> str | None:
-    """Return why this process does not see what the first one sees in ``folder``; None if it does."""
+    """Return why this process does not see rank 0's ``folder``, or None if it does."""
     who = f"process {os.environ.get('RANK', '?')} on {socket.gethostname()}"
     try:
         found = (folder / PREPARED_FOLDER / _SIGHT_FILE).read_text(encoding="utf-8")

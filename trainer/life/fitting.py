@@ -1,7 +1,7 @@
-"""How each model is fitted, by name.
+"""Fitting of each model by its name.
 
-A new model joins here with a branch in ``fit_model``, in ``trainer/registry.py`` with its class, and in
-``TrainConfig.model`` with its name, if it is to be trained and not only compared with.
+A new model needs a branch in ``fit_model`` and its class in ``trainer/registry.py``. If users can
+train it, it also needs its name in ``TrainConfig.model``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.interface import Codes, FitData, Floats, Predictor, Progress
 from trainer.run.folder import MODEL_FOLDER
 
 COMPARISONS: Final = ("global-median", "log-linear", "roofline", "nearest-kernel")
-"""Fitted and reported beside whatever is trained."""
+"""Baselines that are fitted and reported beside the trained model."""
 
 
 def fit_model(
@@ -40,14 +40,14 @@ def fit_model(
     """Fit the model ``name``.
 
     Args:
-        name: one of ``TrainConfig.model``'s, or of ``COMPARISONS``.
-        data: what to fit.
-        config: the whole tree.
-        progress: told of long steps.
-        like: a fitted model of the same name whose choices are taken over (out-of-fold refits).
+        name: a value of ``TrainConfig.model``, or one of ``COMPARISONS``.
+        data: rows and targets.
+        config: the whole config.
+        progress: receives lines about long steps.
+        like: a fitted model of the same name whose hyper-parameters are reused (out-of-fold fits).
 
     Raises:
-        ValueError: The name is not known.
+        ValueError: The name is unknown.
         MissingExtra: The model's library is not installed.
     """
     model: Predictor
@@ -88,10 +88,10 @@ def _feature_network(
 
 
 def _feature_ensemble(data: FitData, config: TrainConfig, progress: Progress) -> FeatureEnsemble:
-    """Fit the ensemble that knows no work on all rows, and on those with work, if there are enough, one that does."""
+    """Fit an ensemble without work features and, if enough kernels have work, one with them."""
     base = config.feature_ensemble.base
     if base:
-        progress(f"feature-ensemble: {base} answers for launches without work")
+        progress(f"feature-ensemble: {base} predicts launches without counted work")
         model = FeatureEnsemble.load(Path(base) / MODEL_FOLDER).without_counted()
     else:
         model = _ensemble(data, config, progress, uncounted_feature_names())
@@ -99,7 +99,7 @@ def _feature_ensemble(data: FitData, config: TrainConfig, progress: Progress) ->
     num_kernels = len(np.unique(data.rows.kernel_row[known]))
     if num_kernels < config.feature_ensemble.min_counted_kernels:
         return model
-    progress(f"feature-ensemble: {num_kernels:,} kernels with work")
+    progress(f"feature-ensemble: {num_kernels:,} kernels with counted work")
     counted = subset(data, known)
     if data.validation is not None and data.validation_log2_ns is not None:
         judged = np.flatnonzero(is_counted(data.validation.features))
@@ -135,11 +135,11 @@ def _ensemble(
 def out_of_fold_errors(
     name: str, data: FitData, config: TrainConfig, fitted: Predictor, progress: Progress
 ) -> tuple[Floats, Codes] | None:
-    """Return the scores (``calibration.scores``) of every fit row by models that did not see its family.
+    """Return out-of-fold ``calibration.scores`` of all fit rows, with families as folds.
 
     Returns:
-        Scores and the index of their rows, both shape (n,); None with fewer than 3 families, or for a model that is
-        not fitted again within seconds.
+        Scores, and positions of their rows, both shape (n,). None with fewer than 3 families, or
+        for a model whose fit takes too long (``Predictor.refits`` is false).
     """
     if not fitted.refits or len(np.unique(data.family)) < 3:
         return None

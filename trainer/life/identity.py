@@ -1,7 +1,7 @@
-"""The identity of a run: its data, its config, the weights it starts from.
+"""The identity of a run: its data, its config, and its initial weights.
 
-How many processes fit, how much each takes at once, when progress is kept and what is logged do not: the same
-command on another machine goes on with the run.
+The number of processes, tokens per pass, checkpoints and logs are not part of the identity, so that
+the same command on another machine resumes the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.data.dataset import TrainingData
 from trainer.errors import BadInput
 
 LANGUAGE_MODEL: Final = "regressor"
-"""Name of the model that is fitted by ``trainer/fit``."""
+"""Name of the model that ``trainer/fit/loop.py`` fits."""
 
 _NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("overwrite", "num_threads", "device"),
@@ -29,27 +29,27 @@ _NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = {
     "log": ("every_steps", "tensorboard"),
     "cluster": ("start_timeout_s", "max_restarts"),
 }
-"""Keys that do not make another run."""
+"""Config keys that are not part of a run's identity."""
 
 _PIECES, _PIECE_BYTES = 16, 2**18
-"""Of each weights file, evenly spread: with its size, enough to tell checkpoints apart without reading gigabytes.
-The first megabyte alone would not do: variants of one model may share their first weights."""
+"""Number and bytes of the pieces of a weights file that are hashed with its size, instead of
+gigabytes. They are spread evenly, because variants of a model may share their first weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Init:
-    """A folder with pretrained weights and what identifies them."""
+    """A folder with pretrained weights, and a digest that identifies the weights."""
 
     folder: Path
     digest: str
 
     def to_json(self) -> dict[str, str]:
-        """Return the record that a run keeps of it: the folder's name, not its place."""
+        """Return the record for a run's ``config.json``: name (not path) of the folder, digest."""
         return {"name": self.folder.resolve().name, "digest": self.digest}
 
 
 def init_of(folder: Path) -> Init:
-    """Identify a checkpoint folder by its config and the sizes and pieces of its weights.
+    """Return a checkpoint folder with its digest, from its config and pieces of its weights.
 
     Raises:
         BadInput: There is no such folder, or it holds no ``config.json``.

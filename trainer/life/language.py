@@ -1,15 +1,16 @@
-"""The life of a language model between the dataset and its ``Predictor``: prepare, fit, read back.
+"""Training of a language model: prepare, fit, and make its ``Predictor``.
 
-Owns what lies in ``prepared/``: the prompt with its tokenizer, the tokens of the rows that are fitted and chosen on, the
-offset's model, and the spec of the regressor. All of it is written before the first step; a restart and every other
-process read it.
+Owns the content of ``prepared/``, which is written before the first step. A resumed fit and all
+other processes read it.
 
 ::
 
     RUN/prepared/
-      regressor.json   the model to build         tokens/   the token store
-      prompt/          form and tokenizer         offset/   the model that is corrected, where there is one
-      model/           the fitted model while it is published, where it predicts on a GPU
+      regressor.json   spec of the regressor
+      tokens/          the token store of the train and validation rows
+      prompt/          form of the prompt, and tokenizer
+      offset/          the model that the regressor corrects, if any
+      model/           the fitted model during publishing, if it predicts on a GPU
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ TOKENS_FOLDER = "tokens"
 READ_BACK_FOLDER = "model"
 
 _ROTARY_DIMS = 64
-"""Dimensions that the published models rotate in wider heads; in others half of them."""
+"""Rotated dimensions of heads with more dimensions than this, as in the published models; narrower
+heads rotate half as many."""
 
 PEAK_FLOPS = 989e12
-"""FLOP a second of one NVIDIA H100 or H200 in bf16, dense: the reference of MFU."""
+"""Peak FLOP/s of one NVIDIA H100 or H200 in bf16, dense: the reference of MFU."""
 
 
 def fit_language_model(
@@ -84,7 +86,7 @@ def fit_language_model(
     conductor: Conductor,
     progress: Progress,
 ) -> tuple[Predictor, list[str]]:
-    """Prepare the run if it is not, fit it with all processes, and return the best model with notes on it."""
+    """Prepare the run if needed, fit it with all processes; return the best model, with notes."""
     if not (folder / PREPARED_FOLDER).exists():
         prepare(folder, data, parts, train, config, init, progress)
     elif init is not None:
@@ -97,7 +99,7 @@ def fit_language_model(
 
 
 def _moved(file: Path, init: Init) -> None:
-    """Record the present path of the checkpoint: the run's identity has its contents, not its path."""
+    """Record the present path of the checkpoint, which may have moved since the first start."""
     content, place = read_json(file), str(init.folder.resolve())
     if content["init"] != place:
         write_json(file, content | {"init": place})
@@ -112,13 +114,13 @@ def prepare(
     init: Init | None,
     progress: Progress,
 ) -> None:
-    """Write ``prepared/``, whole or not at all.
+    """Write ``prepared/``, atomically.
 
     Raises:
         BadInput: A kernel's source is missing, no prompt fits, or the checkpoint cannot be used.
     """
     temporary = folder / PREPARING_FOLDER
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed here
+    shutil.rmtree(temporary, ignore_errors=True)  # written by a process that was killed here
     temporary.mkdir()
     try:
         encoder = new_encoder(train.rows, config.prompt, None if init is None else init.folder)
@@ -137,8 +139,9 @@ def prepare(
         is_train = parts[index] == Part.TRAIN
         if not is_train.any():
             raise BadInput(
-                f"no launch of the train part fits into prompt.max_tokens = {config.prompt.max_tokens}: "
-                "raise it, or say --set prompt.too_long=truncate"
+                "no launch of the train part fits into "
+                f"prompt.max_tokens = {config.prompt.max_tokens}: raise it, or give --set "
+                "prompt.too_long=truncate"
             )
         weight = np.ones(len(index))
         weight[is_train] = train.weight[np.isin(train_rows, index)]
@@ -159,7 +162,7 @@ def prepare(
         if place is not None:
             _built(
                 spec, config.train.seed, place
-            )  # one that does not fit is refused before the first step
+            )  # refuses an unusable checkpoint before the first step
         content: dict[str, Any] = {
             "spec": spec.to_json(),
             "init": None if place is None else str(place),
@@ -178,21 +181,21 @@ def prepare(
 def fit_prepared(
     folder: Path, ranks: Ranks, progress: Progress, *, interrupted: threading.Event | None = None
 ) -> Path:
-    """Fit what is prepared in ``folder``, from its newest checkpoint if there is one; all processes call it.
+    """Fit the prepared run, or resume its newest checkpoint; all ranks must call it together.
 
     Args:
         folder: the run.
-        ranks: the group.
-        progress: told where the fit is, in the first process.
-        interrupted: set by another thread to end the fit; signals end it, too.
+        ranks: the process group.
+        progress: receives lines about the fit, on rank 0.
+        interrupted: event by which another thread ends the fit; signals end it, too.
 
     Returns:
         The folder of the best checkpoint.
 
     Raises:
-        BadInput: What is prepared is damaged.
-        FitFailed: The loss is no number, or a checkpoint cannot be written.
-        Interrupted: A signal ended it; the state is saved.
+        BadInput: A file in ``prepared/`` is damaged.
+        FitFailed: The loss is not a finite number, or a checkpoint cannot be written.
+        Interrupted: A signal ended the fit; the state is saved.
     """
     record = read_json(folder / CONFIG_FILE)
     config = TrainConfig.from_mapping(record["config"])
@@ -224,15 +227,15 @@ def fit_prepared(
 
 
 def blocks_are_compiled(device_type: str, optimiser: OptimiserConfig) -> bool:
-    """Whether a fit compiles the backbone's blocks: on a GPU, but for ZeRO-3.
+    """Return whether a fit compiles the backbone's blocks: on a GPU, except with ZeRO-3.
 
-    Its hooks fetch the weights of the modules inside a block, which a compiled block does not call.
+    ZeRO-3's hooks on the modules inside a block fetch their weights; a compiled block skips hooks.
     """
     return device_type == "cuda" and optimiser.zero_stage < 3
 
 
 def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) -> RegressorPredictor:
-    """Return the fitted model with the weights of a checkpoint, as a user will read it from the run."""
+    """Return the model with a checkpoint's weights; on a GPU saved and loaded, as users load it."""
     prepared = folder / PREPARED_FOLDER
     model = initial_model(folder, open_token_store(prepared / TOKENS_FOLDER), config)
     load_weights(best, model)
@@ -247,9 +250,10 @@ def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) ->
 
 
 def initial_model(folder: Path, store: TokenStore, config: TrainConfig) -> Regressor:
-    """Return the model of a prepared run before its first step, standardised by the train part.
+    """Return the model of a prepared run before its first step.
 
-    Its weights are random, or those of the checkpoint that ``--init`` named.
+    Its weights are random, or those of ``--init``. Its features and target are standardised by the
+    train part.
     """
     prepared = folder / PREPARED_FOLDER
     content = read_json(prepared / SPEC_FILE)
@@ -293,10 +297,11 @@ def _spec(encoder: Encoder, config: TrainConfig, init: Init | None) -> Regressor
 
 
 def _random_backbone(config: RegressorConfig) -> dict[str, Any]:
-    """Return the shape that a backbone of published architecture has without a checkpoint."""
+    """Return the backbone's config for ``--init random``."""
     if config.backbone != "codegen":
         raise BadInput(
-            f"--init random: regressor.backbone={config.backbone} takes its shape from a checkpoint; name its folder"
+            f"--init random: regressor.backbone={config.backbone} takes its shape from a "
+            "checkpoint; name a checkpoint's folder"
         )
     return codegen_config(
         width=config.width,

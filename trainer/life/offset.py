@@ -1,7 +1,8 @@
-"""What a language model predicts a correction to: nothing, the roofline, or gradient boosting.
+"""The offset that a language model corrects: none, the roofline, or gradient boosting.
 
-A boosted model knows the rows it was fitted on too well to leave a fair rest. So each train row's offset comes from a
-model that did not see its family; the rows of other parts get theirs from the model fitted on all of the train part.
+A boosted model's residuals are too small on the rows that it was fitted on. Therefore the offset of
+a train row comes from a model fitted without the row's family; the offset of other rows comes from
+the model fitted on the whole train part.
 """
 
 from __future__ import annotations
@@ -25,30 +26,31 @@ def fitted_offset(
     train: FitData,
     progress: Progress,
 ) -> tuple[Predictor | None, Floats]:
-    """Return the model that is corrected, and log2(ns) of it for all n rows of the dataset, shape (n,).
+    """Return the offset model (or None), and its log2(ns) for all n rows, shape (n,).
 
     Args:
-        config: the whole tree; ``regressor.offset`` names the model.
+        config: the whole config; ``regressor.offset`` names the model.
         data: the dataset.
-        train_rows: its rows of the train part, in the order of ``train``.
+        train_rows: positions of the train part's rows, in the order of ``train``.
         train: the train part.
-        progress: told of each fold.
+        progress: receives a line for each fold.
 
     Raises:
-        BadInput: The train part has one family, so that no model has not seen it.
+        BadInput: The train part has one family, so that no fold can be fitted without it.
     """
     name = config.regressor.offset
     if name == "none":
         return None, np.zeros(len(data))
     if name != "roofline" and len(np.unique(train.family)) < 2:
         raise BadInput(
-            f"regressor.offset={name}: the train part has one family, and a row's offset comes from a model that "
-            "has not seen its family: collect more kernels, or say --set regressor.offset=roofline"
+            f"regressor.offset={name}: the train part has one family, but a row's offset needs a "
+            "model fitted on other families: collect more kernels, or give --set "
+            "regressor.offset=roofline"
         )
     progress(f"offset: fitting {name} on the train part")
     model = fit_model(name, train, config, progress)
     log2_ns = model.predict(data.rows).log2_ns
-    if name == "roofline":  # it is computed, not fitted to the rows
+    if name == "roofline":  # computed, not fitted on the rows
         return model, log2_ns
     folds = list(family_folds(train.family, _FOLDS, config.train.seed))
     for number, held_out in enumerate(folds, start=1):

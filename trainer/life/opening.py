@@ -1,7 +1,7 @@
-"""A run's folder while a training works in it: one at a time, resumed if it is the same run.
+"""The lock on a run's folder during a training, and what happens to the folder's content.
 
-Owns who may write into the folder and what becomes of it when a training fails before it has anything that
-could be resumed.
+Owns who may write to the folder, and the removal of its content when a training fails before there
+is anything to resume.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from trainer.run.folder import NAMES, PREPARED_FOLDER, Stage, check_free, has_id
 
 @contextmanager
 def opened(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterator[Path]:
-    """Hold the folder of a run, made if it is not there, for as long as the block runs.
+    """Create the folder of a run if missing, and lock it while the block runs.
 
-    Another run in it is removed if ``overwrite`` allows that; the same run is left as it is, unless it is
-    published and ``overwrite`` asks to train it anew. If the block fails before anything was prepared, what
-    it wrote is removed.
+    With ``overwrite``, another run or a published one in the folder is removed. An unpublished run
+    of the same identity stays, so that it is resumed. If the block fails before anything was
+    prepared, its files are removed.
 
     Raises:
-        OutputTaken: The folder holds something that is no run (``RunExists``: another run, or another
-            process trains in it).
+        OutputTaken: The folder holds something other than a run (``RunExists``: another run, or
+            another process trains in the folder).
     """
     target = check_free(out, identity, overwrite=overwrite)
     was_there = target.exists()
@@ -50,7 +50,7 @@ def opened(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterat
 
 
 def is_held(out: Path) -> bool:
-    """Whether another process holds the folder of a run now."""
+    """Return whether another process holds the lock on the folder of a run."""
     try:
         descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -60,7 +60,7 @@ def is_held(out: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return False  # a file system without locks
+        return False  # the file system has no locks
     finally:
         os.close(descriptor)
     return False
@@ -68,24 +68,25 @@ def is_held(out: Path) -> bool:
 
 @contextmanager
 def _locked(target: Path, out: Path) -> Iterator[None]:
-    # The folder itself is locked: no file is left behind, and the lock goes with a killed process.
+    # The lock is on the folder itself: no file remains, and a killed process releases the lock.
     descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunExists(
-                f"--out {out}: another `llmperf train` works in this folder: wait for it, or name a new one"
+                f"--out {out}: another `llmperf train` works in this folder: wait for it, or name "
+                "a new one"
             ) from None
         except OSError:
-            pass  # a file system without locks: two trainings there are the user's to avoid
+            pass  # the file system has no locks: users must avoid two trainings in one folder
         yield
     finally:
         os.close(descriptor)
 
 
 def _empty(target: Path) -> None:
-    """Remove what runs write, ``published.json`` first: a half-removed run is not taken for a whole one."""
+    """Remove a run's files, ``published.json`` first: a half-removed run is not published."""
     for name in sorted(NAMES, key=lambda name: name != "published.json"):
         path = target / name
         if path.is_dir() and not path.is_symlink():

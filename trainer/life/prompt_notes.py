@@ -1,4 +1,4 @@
-"""What is said of the prompts of a fit: how long they are, how many were cut or left out."""
+"""Notes on the prompts of a fit: their lengths, and how many were cut or left out."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def said_of_prompts(statistics: PromptStatistics) -> str:
 
 
 def prompt_notes(prepared: Mapping[str, Any]) -> list[str]:
-    """Say of how many kernels and launches of the fit the prompt was longer than the context.
+    """Return notes on the kernels and launches whose prompts were longer than the context.
 
     Args:
-        prepared: content of ``prepared/regressor.json``; an earlier release counted nothing.
+        prepared: content of ``prepared/regressor.json``; earlier releases wrote no counts.
     """
     said = prepared.get("prompts", {})
     cut, dropped = said.get("num_truncated_groups", 0), said.get("num_dropped_launches", 0)
     notes = []
     if cut:
         notes.append(
-            f"prompts: the sources of {cut:,} of {said['num_groups']:,} kernels that were fitted or chosen on are "
-            "longer than prompt.max_tokens and were cut"
+            f"prompts: the sources of {cut:,} of {said['num_groups']:,} train and validation "
+            "kernels are longer than prompt.max_tokens and were cut"
         )
     if dropped:
         notes.append(
-            f"prompts: {dropped:,} launches of {said['num_launches'] + dropped:,} are longer than prompt.max_tokens "
-            "and were neither fitted nor chosen on"
+            f"prompts: {dropped:,} launches of {said['num_launches'] + dropped:,} are longer than "
+            "prompt.max_tokens and were left out of the train and validation parts"
         )
     return notes

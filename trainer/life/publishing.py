@@ -1,7 +1,7 @@
-"""The end of a run's life: its files are put in place, and a marker says that they are whole.
+"""Publishing of a run: its files are moved into its folder, then a marker says that it is finished.
 
-Owns ``published.json``. A process that is killed here leaves a run that is not published; the same command
-publishes it again.
+Owns the marker ``published.json``. If the process is killed before the marker is written, the run
+is not published; the same command publishes it again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from trainer.run.folder import (
 )
 
 _LEFT_OUT = frozenset({CHECKPOINTS_FOLDER, PREPARED_FOLDER})
-"""Folders of the fit that a published run no longer needs."""
+"""Folders that only the fit needs; a published run does not."""
 
 
 @contextmanager
 def publishing(folder: Path) -> Iterator[Path]:
-    """Give a folder to write a run's files into; they are moved into ``folder`` when the block ends well."""
+    """Yield a temporary folder; move its files to ``folder`` if the block raises no error."""
     staged = folder / PUBLISHING_FOLDER
     if staged.exists():
         shutil.rmtree(staged)
@@ -37,7 +37,7 @@ def publishing(folder: Path) -> Iterator[Path]:
         yield staged
         for path in sorted(staged.iterdir()):
             target = folder / path.name
-            if target.is_dir():  # of a process that was killed while it published
+            if target.is_dir():  # written by a process that was killed while it published
                 shutil.rmtree(target)
             os.replace(path, target)
     finally:
@@ -45,12 +45,12 @@ def publishing(folder: Path) -> Iterator[Path]:
 
 
 def mark_published(folder: Path, facts: Mapping[str, Any], *, keep_fit: bool) -> None:
-    """Write ``published.json``: ``facts``, and each file's bytes and SHA-256; then drop what only the fit needed.
+    """Write ``published.json`` with ``facts`` and each file's bytes and SHA-256.
 
     Args:
         folder: the run.
         facts: JSON values about the training.
-        keep_fit: leave checkpoints and prepared tokens where they are.
+        keep_fit: keep checkpoints and prepared tokens, which are deleted otherwise.
     """
     files = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}

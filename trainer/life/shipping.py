@@ -1,7 +1,7 @@
-"""A finished run made small enough to come with the package: what ``predict`` and ``evaluate`` need, no more.
+"""The small form of a finished run that comes with the package, for ``predict`` and ``evaluate``.
 
-Owns what is left out: predictions and baselines, and of the fitted kernels everything but their ids, because
-names of arguments and memory analyses follow third-party sources.
+Owns the choice of what is left out: predictions, baselines, and all facts of the fitted kernels but
+their ids, because argument names and memory analyses derive from third-party sources.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ SHIPPED_KERNEL_COLUMNS: Final = (
     "device_class",
     "source_sha256",
 )
-"""Of the kernels that were fitted: enough to tell which kernels and families a dataset shares with them."""
+"""Columns of the fitted kernels that tell which kernels and families a dataset shares with them."""
 _RANGE_DIGITS = 3
-"""Decimals of a fitted kernel's standardised features, which are compared with distances of about 1."""
+"""Decimals of a fitted kernel's standardised features; the distances of kernels are about 1."""
 _KEPT_NODES = ("model", "split", "judge")
-"""Of the config tree: what reading the run uses. The rest is kept beside it as a record: a later release that
-renames a key of fitting must still read the model."""
+"""Nodes of the config that loading a run uses. All nodes are kept under ``made_with`` as a record,
+so that a later release that renames a key of the fit can still load the model."""
 _COMPACT = (SPLIT_FILE, CONFORMAL_FILE, DEVICE_FILE, METRICS_FILE)
-"""Written again without blanks; their values stay."""
+"""Files that are written again without blanks, with the same values."""
 
 
 def ship(run: Path, out: Path, card: str) -> int:
-    """Write the small form of a published run to ``out``, whole or not at all.
+    """Write the small form of a published run to ``out``, atomically.
 
     Args:
         run: a published run.
-        out: a folder; one that is there is replaced.
-        card: the text of its model card.
+        out: a folder; an existing one is replaced.
+        card: text of the model card.
 
     Returns:
-        Its bytes.
+        The size of ``out`` in bytes.
 
     Raises:
         BadInput: ``run`` is not published, or a file cannot be read.
@@ -77,7 +77,7 @@ def ship(run: Path, out: Path, card: str) -> int:
         shutil.copytree(run / MODEL_FOLDER, folder / MODEL_FOLDER)
         pq.write_table(kernels, folder / KERNELS_FILE, compression="zstd")
         ranges = _compact(_rounded(read_json(run / RANGE_FILE)))
-        # Without a time in its header, the same content is the same file.
+        # Without a time in the gzip header, equal contents give equal files.
         (folder / PACKED_RANGE_FILE).write_bytes(gzip.compress(ranges, mtime=0))
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
         kept = {name: value for name, value in facts.items() if name not in {"schema", "files"}}
@@ -86,7 +86,7 @@ def ship(run: Path, out: Path, card: str) -> int:
 
 
 def _config(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of ``config.json`` with the nodes of the tree that are read again."""
+    """Return the content of ``config.json`` with only the nodes that loading uses."""
     tree = content["config"]
     return {
         **content,
@@ -96,7 +96,7 @@ def _config(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training range with fewer decimals; kernels that are then equal count once."""
+    """Return a training range with fewer decimals and without kernels that are then duplicates."""
     static = content["static"]
     kernels = {tuple(round(value, _RANGE_DIGITS) for value in row) for row in static["kernels"]}
     return {**content, "static": {**static, "kernels": [list(row) for row in sorted(kernels)]}}

@@ -1,4 +1,4 @@
-"""What a training gave, as the API returns it."""
+"""The result of a training, as the API returns it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trainer.evaluation.scoring import notebook_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What a training gave.
+    """The result of a training.
 
     Attributes:
         folder: the run.
         model: name of the trained model.
-        num_rows: part to rows.
-        num_families: part to families.
+        num_rows: part to number of rows.
+        num_families: part to number of families.
         metrics: content of ``metrics.json``.
         notes: what a reader of the numbers must know (small parts, missing guarantees).
         seconds: wall time.

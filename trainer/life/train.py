@@ -1,8 +1,9 @@
-"""Train a model on a dataset: prepare, fit, calibrate, judge, publish.
+"""Train a model on a dataset: prepare, fit, calibrate, score, publish.
 
-Owns the order of these steps and which part is used for what: fit on train, choose on validation, calibrate on
-calibration, report test; and, inside the train kernels, report the launch configs held out of fitting
-(``seen_configs``). Does not own how a model fits (``fitting.py``) nor the folder (``trainer/run/folder.py``).
+Owns the order of these steps and the use of the parts: fit on train, select on validation,
+calibrate on calibration, report test. Held-out launch configs of the train kernels
+(``seen_configs``) are reported, too. ``fitting.py`` fits the models, ``trainer/run/folder.py`` owns
+the folder.
 """
 
 from __future__ import annotations
@@ -85,19 +86,21 @@ def train(
 ) -> RunSummary:
     """Train ``config.model`` on ``data`` in the folder ``out``: prepare, fit, publish.
 
-    The same command goes on with a run that was interrupted, and shows one that is published.
+    A second call with the same arguments resumes an interrupted run, or returns the summary of a
+    published one.
 
     Args:
         data: the dataset's usable rows.
-        config: the resolved tree.
+        config: the resolved config.
         out: the run's folder; must be new, empty, or hold a run of the same data and config.
-        progress: told one line a step.
-        init: where a pretrained backbone comes from; None starts from random weights.
-        conductor: reaches the processes that fit; a language model needs it.
+        progress: receives one line for each step.
+        init: checkpoint with the initial weights; None starts from random weights.
+        conductor: communication with the other processes; needed for a language model.
 
     Raises:
-        OutputTaken: ``out`` holds something else (``RunExists``: another run, or a training works in it).
-        SplitError: Too few families (or kernels) for the split asked for.
+        OutputTaken: ``out`` holds something else (``RunExists``: another run, or a running
+            training).
+        SplitError: The dataset has too few families (or kernels) for the split.
         BadInput: A part that is needed has no row.
         MissingExtra: The model needs a library that is not installed.
     """
@@ -127,7 +130,7 @@ def train(
             progress(note)
         notes = [*origin_notes(read_json(folder / CONFIG_FILE)), *row_notes]
         if config.model == LANGUAGE_MODEL:
-            assert conductor is not None, "trainer/launch passes one"
+            assert conductor is not None, "trainer/launch passes a conductor"
             check_calibration(data, parts)
             from trainer.life.language import fit_language_model  # noqa: PLC0415  (torch)
 
@@ -165,7 +168,7 @@ class _Fitted:
 def _publish(
     folder: Path, fitted: _Fitted, config: TrainConfig, started: float, progress: Progress
 ) -> RunSummary:
-    """Calibrate, score and write everything that a finished run holds."""
+    """Calibrate, score, and write all files of a finished run."""
     data, parts, model = fitted.data, fitted.parts, fitted.model
     conformal, notes = intervals(
         data,
@@ -217,7 +220,7 @@ def _publish(
 
 
 def published_summary(folder: Path) -> RunSummary:
-    """Return what the training of a published run gave.
+    """Return the summary of a published run.
 
     Raises:
         BadInput: A file is missing or damaged.
@@ -251,7 +254,7 @@ def _facts(summary: RunSummary) -> dict[str, Any]:
 
 
 def fit_data(data: TrainingData, parts: Texts, config: TrainConfig) -> FitData:
-    """Gather the train and validation parts.
+    """Return the train and validation parts.
 
     Raises:
         BadInput: The train part has no row.
@@ -259,7 +262,7 @@ def fit_data(data: TrainingData, parts: Texts, config: TrainConfig) -> FitData:
     index = np.flatnonzero(parts == Part.TRAIN)
     if len(index) == 0:
         raise BadInput("the train part has no ok row: collect more kernels or launch configs")
-    # Validation judges as the report does: on single launches only.
+    # Validation uses rows of single launches only, as the report does.
     chosen = np.flatnonzero((parts == Part.VALIDATION) & data.single_launch)
     kernel = data.rows.kernel_row[index]
     return FitData(
@@ -306,13 +309,13 @@ def _write_records(
 def _write_few_shot(
     folder: Path, predictions: pa.Table, config: TrainConfig, data: TrainingData
 ) -> None:
-    """Write how kernels differ from their predictions; nothing where too few were held out to say."""
+    """Write ``few_shot.json``, or nothing if too few kernels were held out."""
     devices = [device_from_mapping(row) for row in data.devices.to_pylist()]
     floors = {device.device_class: floor_ns(device) for device in devices}
     try:
         found = few_shot_of_predictions(predictions, config.model, floors, config.conformal.level)
     except BadInput:
-        return  # `llmperf calibrate` says so when it is asked
+        return  # `llmperf calibrate` reports this error when it needs the file
     write_json(folder / FEW_SHOT_FILE, found.to_json())
 
 

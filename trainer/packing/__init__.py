@@ -1,1 +1,1 @@
-"""Kernels with many launch configs, laid out in few sequences: which, in what order, with what mask."""
+"""Packing of many launches into few sequences: selection, order, arrays, split over processes."""

@@ -1,7 +1,8 @@
-"""Lays groups into packs: the oldest group opens a pack, the largest that fits fill it, one may be cut.
+"""Bin packing of groups: the oldest group opens a pack, the largest groups that fit fill it.
 
-Owns the search only; what a group is and how packs become steps are its neighbours'. It looks at a window of
-the oldest groups, kept sorted by tokens and by prefix, so that the cost grows with n log(window).
+The last group of a pack may be split. Owns the search only: ``groups.py`` makes the groups and
+``plan.py`` makes steps of packs. The search looks at a window of the oldest groups, sorted by
+tokens and by prefix, so that its cost grows with n log(window).
 """
 
 from __future__ import annotations
@@ -16,21 +17,23 @@ from trainer.packing.groups import Groups, Launches
 from trainer.packing.packs import Indices, Packs, members, starts_of
 
 DEFAULT_WINDOW = 256
-"""Groups that are looked at. With 1, 16, 64, 256 and 1,024 the share of tokens in packs of 2,048 that are
-neither padding nor a repeated prefix is 87.4, 98.6, 99.2, 99.3 and 99.4 % (lengths of an H200 corpus)."""
+"""Number of groups in the search window. With windows of 1, 16, 64, 256 and 1,024 groups the share
+of useful tokens (no padding, no repeated prefix) in packs of 2,048 tokens is 87.4, 98.6, 99.2, 99.3
+and 99.4 % (lengths of an H200 corpus)."""
 
 _LOOKS = 32
-"""Groups refused, because the step has their kernel already, before one of them is taken all the same."""
+"""Most groups skipped because the step has their kernel already; then one of them is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """What packs there may be.
+    """The rules for packs.
 
     Attributes:
         lengths: ascending; a pack has the shortest length that holds its first group whole.
-        apart: for each length, within how many consecutive packs a kernel should come once only.
-        window: groups that are looked at.
+        apart: length to a number of packs: a kernel should come once only in so many consecutive
+            packs of that length.
+        window: number of groups in the search window.
     """
 
     lengths: tuple[int, ...]
@@ -39,18 +42,18 @@ class Bins:
 
 
 def fill_bins(groups: Groups, launches: Launches, bins: Bins) -> Packs:
-    """Lay all groups into packs, about in the order of the groups.
+    """Put all groups into packs, approximately in the order of the groups.
 
-    A kernel is at most once in a pack. The first launches of a group may fill a pack's rest; the group's
-    other launches come in a later pack, with the prefix again.
+    A pack has a kernel at most once. A group may be split: its first launches fill the rest of a
+    pack, and its other launches come in a later pack, with a copy of the prefix.
 
     Args:
         groups: none longer than the longest length.
-        launches: what the groups are of.
+        launches: the launches of the groups.
         bins: lengths and rules.
 
     Returns:
-        Packs with rows of ``Tokens`` as launches; each of the groups' launches once.
+        Packs that have each of the groups' launches once, as rows of ``Tokens``.
     """
     packer = _Packer(groups, launches, bins)
     lengths: list[int] = []
@@ -73,7 +76,7 @@ def fill_bins(groups: Groups, launches: Launches, bins: Bins) -> Packs:
 
 
 class _Packer:
-    """The window and what was packed before; plain lists, because NumPy is slow at single numbers."""
+    """The state of the search. It uses lists, because NumPy is slow at access to single numbers."""
 
     def __init__(self, groups: Groups, launches: Launches, bins: Bins) -> None:
         self._bins = bins
@@ -91,7 +94,7 @@ class _Packer:
         self._last_pack: dict[int, dict[int, int]] = {length: {} for length in bins.lengths}
 
     def packs(self) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
-        """Give each pack: its length, and kernel, start and stop (in ``groups.launch``) of each part."""
+        """Yield each pack: length, and kernel, start, stop (in ``groups.launch``) of each part."""
         self._refill()
         while self._by_size:
             first = self._first()
@@ -125,12 +128,12 @@ class _Packer:
         return next(length for length in self._bins.lengths if length >= size)
 
     def _is_near(self, group: int, length: int) -> bool:
-        """Whether the step that the next pack of ``length`` may belong to has the group's kernel already."""
+        """Return whether one of the last ``apart`` packs of ``length`` has the group's kernel."""
         last = self._last_pack[length].get(self._kernel[group])
         return last is not None and self._num_packs[length] - last < self._bins.apart[length]
 
     def _first(self) -> int:
-        """Return the oldest group whose kernel is not near, or the oldest."""
+        """Return the oldest group whose kernel is not near (``_is_near``), else the oldest one."""
         while not self._waits[self._oldest]:
             self._oldest += 1
         waiting = (group for group in range(self._oldest, self._entered) if self._waits[group])
@@ -140,12 +143,12 @@ class _Packer:
         return self._oldest
 
     def _largest(self, capacity: int, held: set[int], length: int) -> int | None:
-        """Return the largest group that fits, of a kernel that is not near if there is one."""
+        """Return the largest group that fits, preferably one whose kernel is not near."""
         index = bisect_right(self._by_size, (capacity, len(self._kernel)))
         return self._choose(reversed(self._by_size[:index]), held, length)
 
     def _to_cut(self, capacity: int, held: set[int], length: int) -> int | None:
-        """Return the group with the shortest prefix whose first launch fits."""
+        """Return the group with the shortest prefix of those whose first launch fits."""
         index = bisect_left(self._by_prefix, (capacity, 0))
         fitting = (one for one in self._by_prefix[:index] if self._fitting(one[1], capacity))
         return self._choose(fitting, held, length)
@@ -167,7 +170,7 @@ class _Packer:
         return second
 
     def _fitting(self, group: int, capacity: int) -> int:
-        """Return how many of the group's launches fit into ``capacity`` tokens with their prefix."""
+        """Return how many launches of the group fit with their prefix into ``capacity`` tokens."""
         start = self._start[group]
         until = self._tokens[start] + capacity - self._prefix[group]
         return bisect_right(self._tokens, until, start, self._stop[group] + 1) - 1 - start
@@ -180,7 +183,7 @@ class _Packer:
         held: set[int],
         length: int,
     ) -> int:
-        """Move the group's first ``count`` launches into the pack; return the tokens that they take."""
+        """Move the group's first ``count`` launches into the pack; return the number of tokens."""
         size = self._size(group)
         kernel, start = self._kernel[group], self._start[group]
         del self._by_size[bisect_left(self._by_size, (size, group))]
@@ -198,7 +201,7 @@ class _Packer:
 
 
 def least_lengths(packs: Packs, tokens: Indices, lengths: tuple[int, ...]) -> Packs:
-    """Give each pack the shortest of ``lengths`` (ascending) that holds its ``tokens``, shape (p,)."""
+    """Set each pack's length to the shortest of ``lengths`` (ascending) that holds ``tokens``."""
     ladder = np.array(lengths, dtype=np.int64)
     return Packs(
         length=ladder[np.searchsorted(ladder, tokens)],

@@ -1,7 +1,7 @@
-"""Groups: a kernel's prefix with launches that are to share it, before they are laid into packs.
+"""Groups of launches that share one copy of their kernel's prefix; packs are made of groups.
 
-Owns the lengths that all of packing reads, the check that each launch fits, and how a kernel's launches are
-dealt into groups.
+Owns the lengths that packing works with, the check that each launch fits into a pack, and the
+division of a kernel's launches into groups.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from trainer.packing.packs import Indices, members, starts_of
 from trainer.packing.shuffle import random_keys, random_shares
 
 _LAUNCHES, _KERNELS = 1, 2
-"""What a random number is for: the order of a kernel's launches, or a kernel's place in the epoch."""
+"""Purpose of a random number: the order of a kernel's launches, a kernel's place in the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """n launches to be packed, as lengths in tokens.
+    """Lengths in tokens of n launches to pack.
 
     Attributes:
         row: rows of ``Tokens``, ascending, shape (n,).
-        kernel: the kernel of each, shape (n,).
-        suffix: tokens of each suffix, at least 1, shape (n,).
-        prefix: tokens of each kernel's prefix, for all kernels of ``Tokens``, shape (g,).
+        kernel: the kernel of each launch (``group`` of ``Tokens``), shape (n,).
+        suffix: length of each suffix, at least 1, shape (n,).
+        prefix: length of each kernel's prefix, for all kernels of ``Tokens``, shape (g,).
     """
 
     row: Indices
@@ -41,13 +41,13 @@ class Launches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """q groups in the order in which they are to be packed.
+    """The q groups in the order in which they are packed.
 
     Attributes:
         kernel: of each group, shape (q,).
         start: where each group's launches begin in ``launch``, shape (q,).
-        stop: where they end, shape (q,).
-        launch: indices into ``Launches``, each once, shape (n,).
+        stop: where they end in ``launch``, shape (q,).
+        launch: positions in ``Launches``, each once, shape (n,).
     """
 
     kernel: Indices
@@ -61,8 +61,8 @@ def launches_of(tokens: Tokens, rows: Indices, longest: int) -> Launches:
 
     Args:
         tokens: all launches.
-        rows: which of them, each once, in any order.
-        longest: tokens of the longest pack.
+        rows: rows of ``tokens``, each once, in any order.
+        longest: length of the longest pack in tokens.
 
     Raises:
         BadInput: A prefix with one of its suffixes is longer than the longest pack.
@@ -75,8 +75,8 @@ def launches_of(tokens: Tokens, rows: Indices, longest: int) -> Launches:
     if np.any(total > longest):
         worst = int(np.argmax(total))
         raise BadInput(
-            f"launch {row[worst]} has {total[worst]:,} tokens, {prefix[kernel[worst]]:,} of them its kernel's; "
-            f"the longest pack can hold {longest:,}: "
+            f"launch {row[worst]} has {total[worst]:,} tokens, {prefix[kernel[worst]]:,} of them "
+            f"its kernel's; the longest pack can hold {longest:,}: "
             "raise packing.lengths or lower prompt.max_tokens"
         )
     return Launches(row=row, kernel=kernel, suffix=suffix, prefix=prefix)
@@ -85,15 +85,15 @@ def launches_of(tokens: Tokens, rows: Indices, longest: int) -> Launches:
 def shuffled_groups(
     launches: Launches, *, most: int, longest: int, seed: int, epoch: int
 ) -> Groups:
-    """Deal each kernel's launches, shuffled, into groups of nearly equal numbers; shuffle the groups.
+    """Shuffle each kernel's launches, divide them into equal groups, and shuffle the groups.
 
-    The q groups of a kernel lie 1/q of the epoch apart, from a random place on: so neighbours are of
-    different kernels as long as the data allow.
+    The q groups of a kernel lie 1/q of the epoch apart and begin at a random place. So neighbours
+    are of different kernels as far as the data allow it.
 
     Args:
-        launches: what is dealt.
+        launches: the launches to divide.
         most: most launches of a group.
-        longest: tokens of the longest pack; no group is longer.
+        longest: length of the longest pack in tokens; no group is longer.
         seed: of the run.
         epoch: from 0.
     """
@@ -107,13 +107,13 @@ def shuffled_groups(
 
 
 def fixed_groups(launches: Launches, *, most: int, longest: int) -> Groups:
-    """Deal each kernel's launches into groups by row, in the order of the kernels (as ``shuffled_groups``)."""
+    """Divide launches into groups as ``shuffled_groups`` does, in the order of kernels and rows."""
     order = np.argsort(launches.kernel, kind="stable")
     return _dealt(launches, order, most=most, longest=longest)
 
 
 def full_groups(launches: Launches, *, longest: int) -> Groups:
-    """Deal each kernel's launches into as few groups as hold them, the longest groups first."""
+    """Divide each kernel's launches into as few groups as possible; return long groups first."""
     order = np.argsort(launches.kernel, kind="stable")
     tokens = starts_of(launches.suffix[order])
     kernel_start = starts_of(np.bincount(launches.kernel, minlength=len(launches.prefix)))
@@ -140,7 +140,7 @@ def full_groups(launches: Launches, *, longest: int) -> Groups:
 
 
 def most_by_kernel(launches: Launches, *, most: int, longest: int) -> Indices:
-    """Return how many launches a group of each kernel may have, at least 1, shape (g,)."""
+    """Return the most launches of a group of each kernel, at least 1, shape (g,)."""
     longest_suffix = np.ones(len(launches.prefix), dtype=np.int64)
     np.maximum.at(longest_suffix, launches.kernel, launches.suffix)
     fitting = (longest - launches.prefix) // longest_suffix
@@ -162,7 +162,7 @@ def _dealt(launches: Launches, order: Indices, *, most: int, longest: int) -> Gr
 
 
 def _place_in_kernel(kernel: Indices) -> Indices:
-    """Return how many with the same kernel come before each, shape of ``kernel``."""
+    """Return for each element how many equal ones come before it, shape of ``kernel``."""
     order = np.argsort(kernel, kind="stable")
     place = np.empty_like(kernel)
     count = np.bincount(kernel) if len(kernel) else np.zeros(0, dtype=np.int64)

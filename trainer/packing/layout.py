@@ -1,4 +1,4 @@
-"""Packs as arrays of token ids: what a forward pass reads."""
+"""Conversion of packs to arrays of token ids."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ NO_LAUNCH = -1
 
 
 def pack_batch(packs: Packs, tokens: Tokens, *, num_launches: int | None = None) -> PackBatch:
-    """Lay packs of one length out as a batch.
+    """Return packs of one length as a batch.
 
-    A pack holds its parts one after the other, a part its prefix and then its suffixes; padding is last.
+    The tokens of a pack are its parts and then padding. The tokens of a part are its prefix and
+    then its suffixes.
 
     Args:
         packs: b packs, at least one, all of one length t.
-        tokens: the launches that they are of.
-        num_launches: launches that each pack can hold (m of the batch); None takes what the fullest
-            pack needs.
+        tokens: the tokens of their launches.
+        num_launches: most launches of a pack (m of the batch); None takes the largest number that
+            one of ``packs`` has.
 
     Raises:
-        ValueError: The packs differ in length, there is none, or one has more launches or tokens.
+        ValueError: The packs differ in length, there is none, or one has too many launches or
+            tokens.
     """
     if len(packs) == 0 or np.any(packs.length != packs.length[0]):
         raise ValueError("a batch has packs of one length, at least one")
@@ -59,16 +61,16 @@ def pack_batch(packs: Packs, tokens: Tokens, *, num_launches: int | None = None)
 
 
 class _Segments:
-    """The prefixes and suffixes of packs, in the order in which they are laid out; arrays of shape (q + n,).
+    """The segments (prefixes and suffixes) of packs, in their order; arrays of shape (q + n,).
 
     Attributes:
-        is_suffix: whether it is a suffix; the k-th of them is launch k of the packs.
-        source: where it begins in ``prefix_ids`` or ``suffix_ids``.
-        count: tokens.
-        pack: its pack.
-        place: where it begins in its pack.
+        is_suffix: whether the segment is a suffix; the k-th suffix is launch k of the packs.
+        source: start of the segment in ``prefix_ids`` or ``suffix_ids``.
+        count: number of tokens.
+        pack: index of its pack.
+        place: start of the segment in its pack.
         kernel: number of its part within the pack.
-        suffix: number of its launch within the pack from 1, or 0.
+        suffix: number of its launch within the pack from 1; 0 for a prefix.
         position: position id of its first token.
     """
 
@@ -101,7 +103,7 @@ class _Segments:
         self.place = begin[:-1] - begin[first_segment[self.pack]]
 
     def per_token(self, amount: Indices) -> Indices:
-        """Repeat a segment's number for each of its tokens."""
+        """Repeat each segment's number for each of its tokens."""
         return np.repeat(amount, self.count)
 
     def texts(self, tokens: Tokens) -> tuple[Indices, npt.NDArray[np.float64]]:

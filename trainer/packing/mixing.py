@@ -1,4 +1,4 @@
-"""Mixes steps: where a step has few kernels, it exchanges packs with steps that have many."""
+"""Mixing of steps: a step with few kernels exchanges packs with steps that have many."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import numpy as np
 from trainer.packing.packs import Indices, Packs
 
 MIN_KERNELS = 16
-"""Kernels that a step should have at least (a gradient of few kernels says little about others)."""
+"""Fewest kernels of a step: a gradient from fewer kernels does not represent the others."""
 
 _PARTNERS = 32
-"""Steps with the most kernels that one with too few may exchange packs with."""
+"""Number of steps, those with most kernels, that a step with too few may exchange packs with."""
 
 
 def mixed_steps(packs: Packs, steps: Sequence[Indices], least: int) -> list[Indices]:
-    """Exchange packs between steps until each has ``least`` kernels, as far as simple exchanges reach.
+    """Exchange packs between steps until each has ``least`` kernels; some may keep fewer.
 
-    At the end of an epoch the small groups are used up, and a step may be left with long kernels alone.
+    Needed because bin packing uses up the small groups first: the last steps of an epoch may have a
+    few long kernels only.
 
     Args:
         packs: all packs.
         steps: the packs of each step, all of one length; each pack in one step.
-        least: kernels wanted.
+        least: number of kernels wanted in each step.
     """
     kernels = [
         frozenset(packs.kernel[begin:end].tolist())
@@ -44,7 +45,7 @@ def mixed_steps(packs: Packs, steps: Sequence[Indices], least: int) -> list[Indi
 def _exchange(
     kernels: Sequence[frozenset[int]], poor: list[int], rich: list[int], least: int
 ) -> bool:
-    """Exchange the poor step's pack of fewest kernels for the other's of most, if that helps."""
+    """Swap the poor step's pack with fewest kernels for the rich step's with most, if it helps."""
     given = min(poor, key=lambda pack: (len(kernels[pack]), pack))
     taken = max(rich, key=lambda pack: (len(kernels[pack]), -pack))
     new_poor = [taken if pack == given else pack for pack in poor]

@@ -1,7 +1,7 @@
-"""Which launches share a sequence: packs as index arrays, before any token is laid out.
+"""Packs as index arrays: which launches share a sequence.
 
-Owns the record and how packs are selected and joined. Does not own which launches go together (``bins.py``)
-nor their token ids (``layout.py``).
+Owns the record, and selection and concatenation of packs. ``bins.py`` chooses the launches of a
+pack, and ``layout.py`` makes arrays of token ids.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packs:
-    """p packs; each holds parts, a part is one kernel's prefix with some of its launches.
+    """The p packs with q parts and n launches; a part is a kernel's prefix with some launches.
 
-    A pack without parts has no weight: it fills up a forward pass.
+    A pack without parts is padding of a forward pass and has no weight in the loss.
 
     Attributes:
         length: tokens that each pack can hold, shape (p,).
-        part_start: where each pack's parts begin and the last ends, shape (p + 1,).
+        part_start: first part of each pack, then q, shape (p + 1,).
         kernel: the kernel of each part (``group`` of ``Tokens``), shape (q,).
-        launch_start: where each part's launches begin and the last ends, shape (q + 1,).
+        launch_start: first launch of each part, then n, shape (q + 1,).
         launch: rows of ``Tokens``, shape (n,).
     """
 
@@ -51,7 +51,7 @@ class Packs:
 
     @property
     def num_launches(self) -> Indices:
-        """Launches of each pack, shape (p,)."""
+        """Number of launches of each pack, shape (p,)."""
         return np.diff(self.launch_start[self.part_start])
 
     def take(self, index: Indices) -> Self:
@@ -67,7 +67,7 @@ class Packs:
         )
 
     def tokens(self, prefix_lengths: Indices, suffix_lengths: Indices) -> Indices:
-        """Return the real tokens of each pack, shape (p,).
+        """Return the number of tokens of each pack without padding, shape (p,).
 
         Args:
             prefix_lengths: tokens of each kernel's prefix, by kernel.
@@ -101,7 +101,7 @@ def joined(parts: Sequence[Packs]) -> Packs:
 
 
 def starts_of(counts: npt.ArrayLike) -> Indices:
-    """Return where each of the ranges of ``counts`` elements begins and the last ends.
+    """Return where consecutive ranges of ``counts`` elements begin, then the total.
 
     >>> starts_of([2, 0, 3]).tolist()
     [0, 2, 2, 5]
@@ -110,7 +110,7 @@ def starts_of(counts: npt.ArrayLike) -> Indices:
 
 
 def members(start: Indices, count: Indices) -> Indices:
-    """Return the integers of the ranges [start, start + count), one range after the other.
+    """Return the integers of the ranges [start, start + count), concatenated.
 
     >>> members(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]

@@ -1,7 +1,7 @@
-"""The packs and steps of an epoch: a pure function of lengths, config, seed and epoch.
+"""The packs and steps of an epoch, as a pure function of lengths, config, seed and epoch.
 
-Owns how packs become steps, and the shapes that a run's batches have. Does not own the order of training
-over epochs (``schedule.py``) nor which process computes what (``ranks.py``).
+Owns the division of packs into steps and the shapes of a run's batches. ``schedule.py`` owns the
+order of epochs, ``ranks.py`` the division of a step among processes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from trainer.packing.packs import Indices, Packs, starts_of
 from trainer.regressor_config import PackingConfig
 
 _LAUNCHES_MULTIPLE = 8
-"""The launches that a pack can hold are a multiple of so many: even sizes for the head's matrices."""
+"""The most launches of a pack are rounded up to a multiple of this: even matrices for the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """One epoch.
+    """The plan of one epoch with s steps.
 
     Attributes:
-        packs: of all steps, one step after the other.
-        step_start: where each step begins in ``packs`` and the last ends, shape (s + 1,).
+        packs: the packs of all steps, step by step.
+        step_start: first pack of each step, then the number of packs, shape (s + 1,).
     """
 
     packs: Packs
@@ -53,11 +53,11 @@ class EpochPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackShape:
-    """What all batches of one pack length have in common over a run.
+    """The shape of all batches of one pack length in a run.
 
     Attributes:
         packs_per_step: most packs of a step.
-        launches: launches that a pack can hold.
+        launches: most launches of a pack.
     """
 
     packs_per_step: int
@@ -65,13 +65,13 @@ class PackShape:
 
 
 def plan_epoch(launches: Launches, config: PackingConfig, *, seed: int, epoch: int) -> EpochPlan:
-    """Lay the launches of one epoch into packs and steps.
+    """Return the packs and steps of one epoch.
 
-    A step has packs of one length, worth ``tokens_per_step`` tokens. An epoch's packs of a length are dealt
-    evenly to as many steps as they need, so that no step is left with a small rest.
+    A step has packs of one length, at most ``tokens_per_step`` tokens in all. The packs of a length
+    are divided evenly over the steps, so that no step is much smaller than the others.
 
     Args:
-        launches: of the train part; each comes once.
+        launches: the launches of the train part; each comes once.
         config: lengths and sizes.
         seed: of the run.
         epoch: from 0.
@@ -88,29 +88,29 @@ def plan_epoch(launches: Launches, config: PackingConfig, *, seed: int, epoch: i
         if len(index):
             split = np.array_split(index, -(-len(index) // most))
             steps += mixed_steps(packs, split, MIN_KERNELS)
-    # Steps of all lengths alternate as their packs were made; a step's first pack is its own.
+    # Steps of different lengths alternate: they are sorted by the first pack of each.
     steps.sort(key=lambda step: int(step.min()))
     order = np.concatenate(steps) if steps else np.zeros(0, dtype=np.int64)
     return EpochPlan(packs=packs.take(order), step_start=starts_of([len(step) for step in steps]))
 
 
 def validation_packs(launches: Launches, config: PackingConfig) -> Packs:
-    """Lay launches into packs of the shapes that training has, in the order of kernels and rows."""
+    """Return packs of training's shapes with the launches in the order of kernels and rows."""
     longest = config.lengths[-1]
     groups = fixed_groups(launches, most=config.configs_per_kernel, longest=longest)
     return _pack(groups, launches, config.lengths)
 
 
 def packs_for(tokens: Tokens, rows: Indices, config: PackingConfig) -> Packs:
-    """Lay any launches into as few packs as we can, for prediction: many launches share a prefix.
+    """Return few packs of any launches, for prediction; as many launches as fit share a prefix.
 
-    Only ``config.lengths`` counts. Packs are as long as possible and then cut to the shortest length that
-    holds them.
+    The launches are packed to the longest length. Then each pack gets the shortest length that
+    holds it.
 
     Args:
-        tokens: of all launches.
-        rows: which of them to predict, each once.
-        config: lengths.
+        tokens: all launches.
+        rows: the rows of ``tokens`` to predict, each once.
+        config: only ``lengths`` is used.
 
     Raises:
         BadInput: A prefix with one of its suffixes is longer than the longest pack.
@@ -123,10 +123,10 @@ def packs_for(tokens: Tokens, rows: Indices, config: PackingConfig) -> Packs:
 
 
 def pack_shapes(launches: Launches, config: PackingConfig) -> Mapping[int, PackShape]:
-    """Return by pack length what all batches of a run have in common: it depends on no epoch.
+    """Return the shape of batches by pack length; it is the same for all epochs of a run.
 
     Args:
-        launches: of train and validation part together.
+        launches: the launches of the train and validation parts together.
         config: lengths and sizes.
     """
     shortest = np.full(len(launches.prefix), np.iinfo(np.int64).max // 2**20)
@@ -135,8 +135,8 @@ def pack_shapes(launches: Launches, config: PackingConfig) -> Mapping[int, PackS
         most_by_kernel(launches, most=config.configs_per_kernel, longest=config.lengths[-1]),
         np.bincount(launches.kernel, minlength=len(launches.prefix)),
     )
-    # A pack is fullest with the kernels that have most launches a token, a cut group has fewer: so this
-    # many launches fit, whichever kernels meet.
+    # Upper bound of the launches in a pack: the whole pack is filled with the kernel that has most
+    # launches per token. A group that was split has fewer launches per token than a whole one.
     most_tokens = launches.prefix + most * shortest
     shapes = {}
     for length, packs in _packs_per_step(launches, config).items():
@@ -147,13 +147,13 @@ def pack_shapes(launches: Launches, config: PackingConfig) -> Mapping[int, PackS
 
 
 def _pack(groups: Groups, launches: Launches, lengths: tuple[int, ...]) -> Packs:
-    # Kernels need not be apart where nothing is learnt, and the window may be all: the order is free.
+    # Without training the order does not matter: kernels may repeat, the window has all groups.
     bins = Bins(lengths=lengths, apart=dict.fromkeys(lengths, 0), window=max(1, len(groups.kernel)))
     return fill_bins(groups, launches, bins)
 
 
 def _packs_per_step(launches: Launches, config: PackingConfig) -> dict[int, int]:
-    """Return the packs of a step by length: no more than an epoch of few launches can have."""
+    """Return the most packs of a step by length; a small dataset may not fill a step."""
     most = most_by_kernel(launches, most=config.configs_per_kernel, longest=config.lengths[-1])
     num_launches = np.bincount(launches.kernel, minlength=len(launches.prefix))
     prefixes = int(np.sum(-(-num_launches // most) * launches.prefix))

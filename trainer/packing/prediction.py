@@ -1,7 +1,7 @@
-"""Batches for prediction: any launches, each once, in as few sequences as hold them.
+"""Batches for prediction: any launches, each once, in as few sequences as possible.
 
-Nothing is learnt here, so launches are not shuffled, and a kernel's prefix is shared by as many of them as
-fit. Packs without launches are few: they only make the forward passes of one length equal.
+Launches are not shuffled, and as many launches as fit share a copy of their kernel's prefix. Empty
+packs are added so that all forward passes of one length have the same number of packs.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from trainer.packing.ranks import packs_per_pass, rank_passes
 from trainer.regressor_config import PackingConfig
 
 _LAUNCHES_MULTIPLE = 64
-"""Places for launches in a batch are a multiple of so many: predictions of similar size share a shape."""
+"""The most launches of a pack are rounded up to a multiple of this: fewer shapes to compile."""
 
 
 def pack_batches_for(tokens: Tokens, rows: Indices, config: PackingConfig) -> Iterator[PackBatch]:
-    """Give batches that have each of the launches ``rows`` once (``reads = "packed"``).
+    """Yield batches that have each of the launches ``rows`` once (``reads = "packed"``).
 
     Args:
         tokens: all launches.
-        rows: which of them to predict, each once; may be empty.
+        rows: the rows of ``tokens`` to predict, each once; may be empty.
         config: ``lengths`` and ``tokens_per_pass``.
 
     Raises:
@@ -43,11 +43,11 @@ def pack_batches_for(tokens: Tokens, rows: Indices, config: PackingConfig) -> It
 
 
 def query_batches_for(tokens: Tokens, rows: Indices, config: PackingConfig) -> Iterator[QueryBatch]:
-    """Give batches that have each of the launches ``rows`` once (``reads = "query"``).
+    """Yield batches that have each of the launches ``rows`` once (``reads = "query"``).
 
     Args:
         tokens: all launches.
-        rows: which of them to predict, each once; may be empty.
+        rows: the rows of ``tokens`` to predict, each once; may be empty.
         config: ``tokens_per_pass``.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Kernels that are encoded once and queried with several launches: plan and arrays.
+"""Plan and arrays for models that encode a kernel once and query it with several launches.
 
-For an encoder that reads a kernel alone, while its launches read the encoded kernel by cross-attention. A
-*pack* here is one kernel with its launches, and its length is that of its prefix, padded. Kernels of a step
-are sorted into at most four lengths, so that padding stays small.
+The encoder reads the kernel alone; its launches read the encoded kernel by cross-attention. A
+*pack* in this module is one kernel with launches, and its length is that of the padded prefix.
+Prefixes are padded to one of at most four lengths, so that there is little padding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.packing.plan import EpochPlan
 from trainer.regressor_config import PackingConfig
 
 MAX_BUCKETS = 4
-"""Lengths of padded prefixes; each is compiled once."""
+"""Most different lengths of padded prefixes; the model is compiled once for each length."""
 
 _PREFIX_MULTIPLE = 32
 _SUFFIX_MULTIPLE = 8
@@ -28,12 +28,12 @@ _SUFFIX_MULTIPLE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryShape:
-    """What the batches of a run have in common.
+    """The shape that all batches of a run have.
 
     Attributes:
-        prefix_lengths: tokens of padded prefixes, ascending, at most ``MAX_BUCKETS``.
-        launches: launches of a kernel in a batch.
-        suffix: tokens of padded suffixes.
+        prefix_lengths: lengths of padded prefixes in tokens, ascending, at most ``MAX_BUCKETS``.
+        launches: most launches of a kernel in a batch.
+        suffix: length of padded suffixes in tokens.
     """
 
     prefix_lengths: tuple[int, ...]
@@ -41,14 +41,14 @@ class QueryShape:
     suffix: int
 
     def kernels_per_pass(self, length: int, config: PackingConfig) -> int:
-        """Return how many kernels with prefixes of ``length`` a forward pass has at most."""
+        """Return the most kernels with prefixes of ``length`` tokens in a forward pass."""
         return max(1, config.tokens_per_pass // (length + self.launches * self.suffix))
 
 
 def query_shape(launches: Launches, config: PackingConfig) -> QueryShape:
-    """Choose the shapes for the launches of a run (train and validation) or of a prediction.
+    """Return the shape for the launches of a run (train and validation) or of a prediction.
 
-    The lengths are those that pad the groups' prefixes least.
+    Its ``prefix_lengths`` are those with the least padding.
     """
     groups = _fixed(launches, config)
     longest_suffix = int(np.max(launches.suffix, initial=1))
@@ -62,12 +62,14 @@ def query_shape(launches: Launches, config: PackingConfig) -> QueryShape:
 def plan_query_epoch(
     launches: Launches, shape: QueryShape, config: PackingConfig, *, seed: int, epoch: int
 ) -> EpochPlan:
-    """Lay the launches of one epoch into steps of ``tokens_per_step`` real tokens, prefixes counted.
+    """Divide the launches of one epoch into steps of about ``tokens_per_step`` tokens.
+
+    Tokens of prefixes and suffixes count, padding does not.
 
     Args:
-        launches: of the train part; each comes once.
+        launches: the launches of the train part; each comes once.
         shape: of the run.
-        config: sizes.
+        config: ``configs_per_kernel`` and ``tokens_per_step``.
         seed: of the run.
         epoch: from 0.
     """
@@ -82,7 +84,7 @@ def plan_query_epoch(
     suffix = starts_of(launches.suffix[groups.launch])
     tokens = starts_of(launches.prefix[groups.kernel] + suffix[groups.stop] - suffix[groups.start])
     num_steps = min(len(packs), -(-int(tokens[-1]) // config.tokens_per_step))
-    # A group belongs to the step in which its middle lies: steps are equal but for half a group.
+    # A group belongs to the step that has its middle token: step sizes differ by at most a group.
     middle = (tokens[1:] + tokens[:-1]) / 2
     step = np.minimum((middle * num_steps / max(1, tokens[-1])).astype(np.int64), num_steps - 1)
     counts = np.bincount(step, minlength=num_steps)
@@ -90,19 +92,22 @@ def plan_query_epoch(
 
 
 def query_packs(launches: Launches, shape: QueryShape, config: PackingConfig) -> Packs:
-    """Lay launches into packs in the order of kernels and rows."""
+    """Return packs of the launches in the order of kernels and rows."""
     return _as_packs(_fixed(launches, config), launches, shape)
 
 
 def query_packs_for(
     tokens: Tokens, rows: Indices, config: PackingConfig
 ) -> tuple[Packs, QueryShape]:
-    """Lay any launches into packs, for prediction: each kernel is encoded as seldom as a pass allows.
+    """Return packs of any launches, for prediction, and their shape.
+
+    A pack has as many launches of its kernel as ``tokens_per_pass`` allows, so that a kernel is
+    encoded as seldom as possible.
 
     Args:
         tokens: all launches.
-        rows: which of them to predict, each once.
-        config: a kernel gets as many launches as ``tokens_per_pass`` allows.
+        rows: the rows of ``tokens`` to predict, each once.
+        config: ``tokens_per_pass``.
 
     Raises:
         BadInput: A prefix with one of its suffixes has more tokens than a pass.
@@ -116,15 +121,15 @@ def query_packs_for(
 
 
 def query_batch(packs: Packs, tokens: Tokens, shape: QueryShape) -> QueryBatch:
-    """Lay packs of one length out as a batch; a pack without kernel is padding throughout.
+    """Return packs of one length as a batch; a pack without a kernel becomes padding.
 
     Args:
-        packs: g packs of one kernel or none each, at least one, of one length t.
-        tokens: the launches that they are of.
+        packs: g packs, at least one, all of one length t, each with one kernel or none.
+        tokens: the tokens of their launches.
         shape: capacity for k launches of s tokens.
 
     Raises:
-        ValueError: The packs differ in length, there is none, or something does not fit.
+        ValueError: The packs differ in length, there is none, or a pack exceeds ``shape``.
     """
     if len(packs) == 0 or np.any(packs.length != packs.length[0]):
         raise ValueError("a batch has packs of one length, at least one")
@@ -178,7 +183,7 @@ def _fixed(launches: Launches, config: PackingConfig) -> Groups:
 
 
 def _unlimited(launches: Launches, config: PackingConfig) -> int:
-    """Return a length that limits no group: here launches share no sequence."""
+    """Return a length that limits no group, because launches do not share a sequence here."""
     longest_suffix = int(np.max(launches.suffix, initial=1))
     return int(np.max(launches.prefix, initial=0)) + config.configs_per_kernel * longest_suffix
 
@@ -196,17 +201,18 @@ def _as_packs(groups: Groups, launches: Launches, shape: QueryShape) -> Packs:
 
 
 def _best_lengths(prefixes: Indices) -> tuple[int, ...]:
-    """Return the lengths, at most ``MAX_BUCKETS``, to which the prefixes are padded with fewest tokens."""
+    """Return at most ``MAX_BUCKETS`` lengths, chosen for the least padding of the prefixes."""
     rounded = np.maximum(1, -(-prefixes // _PREFIX_MULTIPLE)) * _PREFIX_MULTIPLE
     length, count = np.unique(rounded, return_counts=True)
     if len(length) == 0:
         return (_PREFIX_MULTIPLE,)
     before = starts_of(count)
-    # padded[j]: tokens of all prefixes up to the j-th length, with one bucket more in each turn.
+    # Dynamic programming. padded[j]: least tokens of all prefixes up to the j-th length; each turn
+    # of the loop allows one bucket more.
     padded = np.concatenate([[0.0], np.full(len(length), np.inf)])
     came_from = []
     for _ in range(min(MAX_BUCKETS, len(length))):
-        # Row i, column j: the last bucket holds the lengths i to j, padded to the j-th.
+        # Row i, column j: the last bucket has the lengths i to j, all padded to the j-th length.
         last = (before[None, 1:] - before[:-1, None]) * length[None, :]
         total = np.where(np.tri(len(length), dtype=bool).T, padded[:-1, None] + last, np.inf)
         came_from.append(np.argmin(total, axis=0))

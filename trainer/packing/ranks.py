@@ -1,6 +1,6 @@
-"""Which process computes which packs of a step.
+"""The division of a step's packs among processes.
 
-A step's packs do not depend on the number of processes; only this module knows it.
+A step's packs do not depend on the number of processes; only their division does.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from trainer.packing.packs import Packs, empty_packs, joined
 
 
 def packs_per_pass(num_packs: int, most: int, world_size: int) -> int:
-    """Return how many packs a forward pass has if ``num_packs`` are dealt evenly to as few as possible.
+    """Return the packs in a forward pass when few passes share ``num_packs`` evenly.
 
     >>> packs_per_pass(num_packs=16, most=16, world_size=2), packs_per_pass(16, 6, 1)
     (8, 6)
 
     Args:
-        num_packs: of one length in a step, over all processes.
+        num_packs: packs of one length in a step, over all processes.
         most: packs that a pass of one process may have.
         world_size: number of processes.
     """
@@ -30,13 +30,13 @@ def packs_per_pass(num_packs: int, most: int, world_size: int) -> int:
 def rank_passes(
     packs: Packs, *, rank: int, world_size: int, per_pass: Mapping[int, int]
 ) -> tuple[Packs, ...]:
-    """Return the forward passes that one process computes of a step, shortest packs first.
+    """Return the forward passes of a step that one process computes, shortest packs first.
 
-    Every process has equally many, of the same lengths in the same order and with the same number of packs:
-    packs without launches fill up. Together the processes have each pack once.
+    Each pack is computed by one process. All processes have the same number of passes, with the
+    same lengths in the same order and the same numbers of packs; empty packs fill the gaps.
 
     Args:
-        packs: of a step.
+        packs: the packs of a step.
         rank: of the process, from 0.
         world_size: number of processes.
         per_pass: packs of a forward pass, by length.

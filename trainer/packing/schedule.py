@@ -1,7 +1,8 @@
-"""What a training step reads: the one door of packing to the fitting of a model.
+"""The schedule of training steps: the interface of packing for ``trainer/fit``.
 
-Owns the order of steps over epochs and the cache of the present epoch's plan. A step's packs are a function
-of data, config, seed and step number, so that a restart finds its place at any number of processes.
+Owns the order of steps over epochs and the cache of one epoch's plan. A step's packs are a function
+of data, config, seed and step number, so that a training can resume at any step with any number of
+processes.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(Generic[Batch]):
-    """How one kind of model reads launches.
+    """The functions that make batches for one kind of model (packed or query).
 
     Attributes:
-        plan: the plan of an epoch.
-        validation: packs of the validation part; without launches there are none.
-        per_pass: packs of each length in a forward pass, for a step's packs and a number of processes.
+        plan: returns the plan of an epoch, counted from 0.
+        validation: packs of the validation part; may be empty.
+        per_pass: returns, for a step's packs and a number of processes, the number of packs in a
+            forward pass by length.
         layout: turns the packs of a forward pass into arrays.
     """
 
@@ -53,8 +55,8 @@ class Reading(Generic[Batch]):
 class Schedule(Generic[Batch]):
     """The steps of a run, over all epochs.
 
-    Holds the plan of the epoch that was asked for last. To find a step far on, the plans of the epochs
-    before it are made once (a second each for 340,000 launches), because epochs differ by a few steps.
+    Caches the plan of the epoch used last. Epochs have different numbers of steps, so that a resume
+    at a late step makes the plans of all epochs before it once (1 s each for 340,000 launches).
     """
 
     def __init__(self, reading: Reading[Batch]) -> None:
@@ -64,7 +66,7 @@ class Schedule(Generic[Batch]):
         self._plan = reading.plan(0)
 
     def locate(self, step: int) -> tuple[int, int]:
-        """Return a global step's epoch and its number within the epoch, each from 0."""
+        """Return a global step's epoch and its number within the epoch, both counted from 0."""
         while step >= self._epoch_start[-1]:
             last = len(self._epoch_start) - 1
             self._epoch_start.append(self._epoch_start[-1] + len(self._plan_of(last)))
@@ -77,19 +79,19 @@ class Schedule(Generic[Batch]):
         return self._plan_of(epoch).step(index)
 
     def passes(self, step: int, *, rank: int = 0, world_size: int = 1) -> tuple[Packs, ...]:
-        """Return the forward passes of one process in a step: equally many on each, of equal shapes."""
+        """Return one process's forward passes of a step; number and shapes are equal on each."""
         return self._passes(self.step_packs(step), rank, world_size)
 
     def validation_passes(self, *, rank: int = 0, world_size: int = 1) -> tuple[Packs, ...]:
-        """Return one process's forward passes over the validation part; together all have each launch once."""
+        """Return one process's forward passes over the validation part; see ``rank_passes``."""
         return self._passes(self._reading.validation, rank, world_size)
 
     def batch(self, packs: Packs) -> Batch:
-        """Lay a forward pass out as arrays."""
+        """Return the packs of a forward pass as arrays."""
         return self._reading.layout(packs)
 
     def batches(self, step: int, *, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """Give the batches of one process in a step (``passes``, laid out one by one)."""
+        """Yield the batches of one process in a step: the arrays of each of ``passes``."""
         for packs in self.passes(step, rank=rank, world_size=world_size):
             yield self.batch(packs)
 
@@ -113,7 +115,7 @@ def pack_schedule(
 ) -> Schedule[PackBatch]:
     """Return the steps of a model that reads packs (``reads = "packed"``).
 
-    All batches of one pack length have one shape over the whole run, validation included.
+    All batches of one pack length have one shape over the whole run, also those of validation.
 
     Args:
         tokens: all launches.
@@ -123,7 +125,7 @@ def pack_schedule(
         seed: of the run.
 
     Raises:
-        BadInput: A launch does not fit into the longest pack, or there is none to train on.
+        BadInput: A launch does not fit into the longest pack, or ``train`` is empty.
     """
     longest = config.lengths[-1]
     launches = _train_launches(tokens, train, longest)
@@ -158,11 +160,10 @@ def query_schedule(
     config: PackingConfig,
     seed: int,
 ) -> Schedule[QueryBatch]:
-    """Return the steps of a model that is queried (``reads = "query"``).
+    """Return the steps of a model that queries encoded kernels (``reads = "query"``).
 
-    The number of tokens of a prefix is one of at most four; the number of kernels of a batch varies.
-
-    Args and errors are those of ``pack_schedule``.
+    Prefixes are padded to one of at most four lengths; the number of kernels in a batch varies.
+    Arguments and errors are those of ``pack_schedule``.
     """
     launches = _train_launches(tokens, train, config.lengths[-1])
     held_out = launches_of(tokens, validation, config.lengths[-1])
@@ -188,7 +189,9 @@ def query_schedule(
 
 def _train_launches(tokens: Tokens, rows: Indices, longest: int) -> Launches:
     if len(rows) == 0:
-        raise BadInput("the train part has no launch: nothing to learn from")
+        raise BadInput(
+            "the train part has no launch, so there is nothing to learn from: collect more kernels"
+        )
     return launches_of(tokens, rows, longest)
 
 

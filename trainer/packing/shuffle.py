@@ -1,7 +1,7 @@
-"""Random numbers that are a function of what they are for: no generator, no state.
+"""Random numbers by hashing of codes, without a generator or state.
 
-NumPy promises no stable streams for its generators over its versions, and a plan must be the same after a
-restart on another machine. The mixing function is that of SplitMix64 (Steele, Lea and Flood, 2014).
+A plan must be the same after a restart on another machine, and NumPy's generators may give other
+numbers in another NumPy version. The mixing function is SplitMix64 (Steele, Lea and Flood, 2014).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def random_keys(*codes: int | npt.NDArray[np.int64]) -> Keys:
     """Return a random 64-bit key for each tuple of codes.
 
     Args:
-        codes: integers of at least 0, or arrays of them of one shape (n,); order counts.
+        codes: integers of at least 0, or arrays of shape (n,) of them; their order matters.
 
     Returns:
         Shape (n,), or (1,) if no code is an array.
@@ -32,7 +32,7 @@ def random_keys(*codes: int | npt.NDArray[np.int64]) -> Keys:
 
 
 def random_shares(*codes: int | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return a random number in [0, 1) for each tuple of codes, as ``random_keys`` does."""
+    """Return a random number in [0, 1) for each tuple of codes; shapes as in ``random_keys``."""
     return np.asarray((random_keys(*codes) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
 

@@ -1,1 +1,1 @@
-"""Answers of a trained run about launches of one kernel. Knows models as ``Predictor`` only."""
+"""Predictions of a trained run for launches of one kernel, through the ``Predictor`` interface."""

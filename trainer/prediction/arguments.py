@@ -1,7 +1,7 @@
-"""The arguments of a launch: those a user gave are checked, the others are filled by a ``Filler``.
+"""The arguments of a launch: a user's values are checked; a ``Filler`` chooses the missing ones.
 
-Each error says what, where and what to do. What the others get is decided by the planner of
-``collect``, which comes in as a ``Filler``.
+The trainer does not import the planner of ``collect``, which chooses the missing values; its caller
+passes the planner in as a ``Filler``.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from trainer.errors import BadInput
 Value = int | float | str
 
 MOST_ELEMENTS = 2**48
-"""Elements of an argument: more than any device holds, and far below an overflow of a 64-bit
-column."""
+"""Most elements of an argument: more than any device holds, and far from an overflow of int64."""
 
 
 def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int, int | float]:
-    """Return position to checked value of the arguments that were given.
+    """Return position to checked value of the arguments in ``given`` (name to value).
 
     Raises:
-        BadInput: ``given`` is no mapping, a name the kernel does not have, a value of the wrong type or out of its range, or
-            an argument that this release cannot fill (image, sampler, pipe, struct).
+        BadInput: ``given`` is not a mapping, has an unknown name or a bad value, or the kernel has
+            an argument of a kind that is not supported (image, sampler, pipe, struct).
     """
     by_name = {argument.name: argument for argument in signature.arguments}
     for argument in signature.arguments:
         if not (argument.kind.is_buffer or argument.kind is ArgumentKind.SCALAR):
             raise BadInput(
-                f"argument {argument.name!r} is of type {argument.type_name!r} ({argument.kind.value}): "
-                "such kernels are not supported yet"
+                f"argument {argument.name!r} is of type {argument.type_name!r} "
+                f"({argument.kind.value}): such kernels are not supported yet"
             )
     if not isinstance(given, Mapping):
         raise BadInput(f"args={given!r}: give a mapping of names to values, as {{'n': 1024}}")
@@ -88,11 +87,12 @@ def _integer(value: Value, problem: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """Every argument of one launch, and what is to be said about them.
+    """Every argument of one launch, and warnings about them.
 
     Attributes:
-        args: in position order.
-        warnings: which were not given and what was taken; which buffers the launch overruns.
+        args: the arguments by position.
+        warnings: arguments that were not given, with the chosen values; buffers that the launch
+            accesses beyond their end.
     """
 
     args: tuple[LaunchArgument, ...]
@@ -100,15 +100,12 @@ class Filled:
 
 
 class Filler(Protocol):
-    """Completes the arguments of launches of one kernel, some of which a user has given.
-
-    The rule is that of ``collect``, which the trainer does not know: its caller passes it in.
-    """
+    """Completes the arguments of launches of one kernel by the rules of ``collect``."""
 
     def fill(self, global_size: tuple[int, ...], local_size: tuple[int, ...]) -> Filled:
         """Return every argument of one launch."""
         ...
 
     def allows(self, local_size: tuple[int, ...]) -> bool:
-        """Whether the kernel's own arrays are large enough for a local size, as far as is known."""
+        """Return False if a local size is known to overrun an array in the kernel."""
         ...

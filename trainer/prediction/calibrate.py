@@ -1,6 +1,6 @@
-"""The factors of kernels from a dataset that measured some of their launches.
+"""Factors of kernels, computed from a dataset with measured launches.
 
-Owns which rows may say something about a kernel: ok rows that time one launch each, on a device class that the run knows.
+Owns the choice of rows: ok rows that time one launch each, on a device class that the run knows.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ _HEAD = ("kernel", "device", "launches", "factor", "times or over, 1 sd")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationSummary:
-    """What measured launches said.
+    """The result of a calibration.
 
     Attributes:
-        folder: the run that the factors were written into.
-        factors: of the kernels that were measured.
+        folder: the run that the factors were written to.
+        factors: of the measured kernels.
         names: kernel id to name.
-        num_launches: launches used.
-        num_left_out: rows that time several launches a reading, or are of a device class that the run does not know.
+        num_launches: number of launches used.
+        num_left_out: number of rows with several launches per reading or with an unknown device
+            class.
         notes: what a reader of the factors must know.
     """
 
@@ -56,7 +57,7 @@ class CalibrationSummary:
     notes: Sequence[str]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return a line a kernel: name, device class, launches, factor, its uncertainty as a factor."""
+        """Return a table row for each kernel; the columns are ``TABLE_HEAD``."""
         return [
             (
                 self.names.get(one.kernel_id, one.kernel_id),
@@ -80,18 +81,18 @@ TABLE_HEAD = _HEAD
 def calibrate_run(
     run: LoadedRun, data: TrainingData, *, launches: int | None = None
 ) -> CalibrationSummary:
-    """Work out the factor of each kernel that ``data`` measured and write them into the run.
+    """Compute the factor of each kernel in ``data`` and write the factors into the run.
 
-    Factors of other kernels that the run holds already stay.
+    Factors of other kernels in the run do not change.
 
     Args:
         run: the trained run.
         data: a dataset with measured launches.
-        launches: most launches of a kernel that are used, chosen by the hash of their id; None takes all. The others
-            can then be scored by ``evaluate``.
+        launches: most launches to use of each kernel, chosen by the hash of their ids; None uses
+            all. ``evaluate`` can score the launches that are not used.
 
     Raises:
-        BadInput: No row can be used, or the run cannot say how kernels differ.
+        BadInput: No row can be used, or the run does not store how its errors vary by kernel.
     """
     usable = _usable(run, data)
     if not usable.any():
@@ -124,21 +125,22 @@ def factor_of(
 
     Args:
         run: the trained run.
-        data: a dataset with measured launches of it.
+        data: a dataset with measured launches of the kernel.
         kernel_id: of the kernel.
-        name: of the kernel: with ``source`` it finds a kernel that was built with other options.
+        name: of the kernel; name and ``source`` also match a kernel built with other options.
         source: of the kernel.
         device: the device class.
 
     Raises:
-        BadInput: There is no launch of it that can be used; the message says what there is.
+        BadInput: ``data`` has no usable launch of the kernel; the message says what it has.
     """
     inside = _rows_of(data, kernel_id, name, source)
     on_device = inside & (data.texts("device_class") == device)
     usable = on_device & data.single_launch
     if not usable.any():
         raise BadInput(
-            f"--measured: kernel {name!r} on {device}: {_why_none_of(data, inside, on_device, name)}"
+            f"--measured: kernel {name!r} on {device}: "
+            f"{_why_none_of(data, inside, on_device, name)}"
         )
     few_shot = few_shot_of_run(run)
     (found,) = _factors(run, few_shot, data, np.flatnonzero(usable))[:1]
@@ -146,10 +148,10 @@ def factor_of(
 
 
 def few_shot_of_run(run: LoadedRun) -> FewShot:
-    """Return how the run's errors vary between kernels: as stored, else from its predictions file.
+    """Return how the run's errors vary between kernels: stored, or from its predictions file.
 
     Raises:
-        BadInput: The run has neither.
+        BadInput: The run has neither of the two files.
     """
     if run.few_shot is not None:
         return run.few_shot
@@ -168,7 +170,7 @@ def few_shot_of_run(run: LoadedRun) -> FewShot:
 def _factors(
     run: LoadedRun, few_shot: FewShot, data: TrainingData, index: npt.NDArray[np.intp]
 ) -> list[KernelFactor]:
-    """The factor of each (kernel, device class) among the rows at ``index``, by kernel id."""
+    """Return the factor of each (kernel, device class) in the rows at ``index``."""
     kernel_ids, classes = data.texts("kernel_id")[index], data.texts("device_class")[index]
     sample_ids = data.texts("sample_id")[index]
     codes = encode(kernel_ids, classes)
@@ -203,7 +205,7 @@ def _usable(run: LoadedRun, data: TrainingData) -> npt.NDArray[np.bool_]:
 def _first_by_hash(
     data: TrainingData, index: npt.NDArray[np.intp], launches: int
 ) -> npt.NDArray[np.intp]:
-    """The rows of each kernel with the smallest hashes: the same on every machine, whatever the order of rows."""
+    """Return ``launches`` rows of each kernel, those with the smallest hashes of sample ids."""
     codes = data.kernel_codes()[index]
     draws = unit_hashes(0, "calibrate", data.texts("sample_id")[index].tolist())
     order = np.lexsort((draws, codes))
@@ -213,7 +215,7 @@ def _first_by_hash(
 
 
 def _rows_of(data: TrainingData, kernel_id: str, name: str, source: str) -> npt.NDArray[np.bool_]:
-    """Which rows are of a kernel: by its id, else by its name and the hash of its source, shape (n,)."""
+    """Return which rows are of a kernel, shape (n,): by id, else by name and hash of source."""
     inside = np.asarray(data.texts("kernel_id") == kernel_id)
     if inside.any():
         return inside
@@ -232,8 +234,8 @@ def _why_none(run: LoadedRun, data: TrainingData, rows: npt.NDArray[np.bool_]) -
             f"{', '.join(sorted(run.devices))}: measure on one of these"
         )
     return (
-        "--data: every ok row times several launches a reading, which says nothing of a single one: collect "
-        "with larger sizes"
+        "--data: every ok row times several launches in one reading, so no time of a single launch "
+        "is known: collect larger sizes"
     )
 
 
@@ -244,15 +246,21 @@ def _why_none_of(
     name: str,
 ) -> str:
     if on_device.any():
-        return "each of its rows times several launches a reading, which says nothing of a single one: measure larger sizes"
+        return (
+            "each of its rows times several launches in one reading, so no time of a single launch "
+            "is known: measure larger sizes"
+        )
     if inside.any():
         classes = sorted(set(data.texts("device_class")[inside].tolist()))
-        return f"it was measured on {', '.join(classes)} only: measure it on this device, or choose that one"
+        return (
+            f"it was measured on {', '.join(classes)} only: measure it on this device, or choose "
+            "that device class"
+        )
     names = data.rows.kernels.column("name").to_pylist()
     if name in names:
         return (
-            "the dataset has a kernel of this name, but no ok launch of this source: its launches failed, or it "
-            "was another version of the source. See `llmperf dataset stats`"
+            "the dataset has a kernel of this name, but no ok launch of this source: its launches "
+            "failed, or its source is another version. See `llmperf dataset stats`"
         )
     few = ", ".join(sorted(set(names))[:5])
     return (
@@ -266,18 +274,18 @@ def _notes(run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor]) -
     num_fitted = sum(one.kernel_id in fitted for one in factors)
     if num_fitted:
         notes.append(
-            f"{num_fitted} of these kernels were trained on: how kernels differ was learnt from unseen "
-            "ones, so intervals are calibrated for unseen kernels only"
+            f"{num_fitted} of these kernels were trained on, but intervals are calibrated for "
+            "unseen kernels only"
         )
     unsure = [one for one in few_shot.bands.values() if one.guarantee == "none"]
     if unsure:
         notes.append(
-            f"intervals: {unsure[0].num_groups} calibration families are too few for {few_shot.level:.0%}; the "
-            "largest error seen is used, without guarantee"
+            f"intervals: {unsure[0].num_groups} calibration families are too few for "
+            f"{few_shot.level:.0%}; the half width is the largest error seen, without guarantee"
         )
     if "validation" in few_shot.source:
         notes.append(
-            "how kernels differ was learnt from the validation part as well, which chose the model: intervals "
+            "intervals were also calibrated on the validation part, which selected the model: they "
             "may be a little narrow"
         )
     return notes

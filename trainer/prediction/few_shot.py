@@ -1,17 +1,18 @@
-"""Learn how kernels differ from their predictions, and from a few launches of one kernel how that one does.
+"""Estimation of kernels' factors from a few measured launches, and of the factors' prior.
 
-The error of a model on a kernel is nearly one factor: its shape over sizes is right, its level is not. So the level is
-estimated from measured launches, by Bayes' rule on a grid:
+A model's error on a kernel is mostly one factor: the dependence on sizes is right, the level is
+not. The factor is estimated from measured launches by Bayes' rule on a grid of factors:
 
-* a launch's residual, its kernel's factor taken off, is Student-t about 0: one odd launch moves little;
-* a launch near the floor hardly depends on the factor, so it says little about it, without a rule of its own;
-* the prior of factors is a mixture of normals about 0. Its weights and the noise are those that make the calibration
-  part most likely (empirical Bayes; Stephens 2017, *False discovery rates: a new deal*). It shrinks the factor of a kernel
-  with one noisy launch, and lets one go that is clearly off by ten.
+* The residual of a launch, after its kernel's factor, has a Student-t distribution with centre 0,
+  so that one outlier has little influence.
+* A launch near the launch floor hardly depends on the factor, so it has little influence, too.
+* The prior of factors is a mixture of normals with centre 0. Its weights and the noise maximise the
+  likelihood of the calibration part (empirical Bayes; Stephens 2017, *False discovery rates: a new
+  deal*). The prior shrinks a factor from one noisy launch, but not a clear factor of ten.
 
-Intervals are conformal, by family, at each number of launches: calibration kernels are measured at some launches and
-scored at their others, with a prior from families that are not theirs. The promise is for launches that are drawn as
-the measured ones were.
+Intervals are conformal, by family, for each number of launches: some launches of each calibration
+kernel count as measured and the others are scored, with a prior from other families. Coverage holds
+for launches drawn from the same distribution as the measured ones.
 """
 
 from __future__ import annotations
@@ -33,37 +34,37 @@ from trainer.interface import Codes, Floats
 from trainer.run.kernel_factors import FewShot, expected_error, rescaled, work_share
 
 NUM_LAUNCHES: Final = (1, 2, 3, 5, 10, 20)
-"""Numbers of measured launches with a band of their own."""
+"""Numbers of measured launches for which a band is calibrated."""
 
 _GRID = np.linspace(-12.0, 12.0, 481)
-"""Factors in log2: from 1/4096 to 4096 in steps of 3.5 %."""
+"""Grid of factors in log2: from 1/4096 to 4096 in steps of 3.5 %."""
 _SCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _NOISES = np.geomspace(0.02, 1.28, 13)
 _DEGREES_OF_FREEDOM = 3.0
 _EM_STEPS = 60
 _FIT_LAUNCHES = 16
-"""Launches of a kernel for the prior: more would only describe how its shape is off."""
+"""Most launches of a kernel for the prior: a kernel's factor needs no more."""
 _ANY_FACTOR = 1.0
-"""Families added that could have any factor: five well predicted families are no proof for the
-sixth."""
+"""Weight of a uniform prior on the mixture's weights, in families: five well predicted families do
+not prove that the sixth is well predicted."""
 _ROWS_AT_ONCE = 8192
-"""Launches compared with the whole grid at once: some arrays of 32 MB each."""
+"""Launches compared with the whole grid at once, to bound memory: arrays of 32 MB."""
 _DRAWS = 3
-"""Times that each calibration kernel is measured anew for the bands."""
+"""Number of random choices of the measured launches of each calibration kernel, for the bands."""
 _FEWEST_FAMILIES = 4
-"""Families from which a kernel is scored with a prior of the other half of the families."""
+"""Fewest families for cross-fitting: a kernel's prior comes from the other half of the families."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """Measured launches with what the model says of them, n rows.
+    """The measured and predicted times of n launches.
 
     Attributes:
         log2_measured: log2 of the measured times in ns, shape (n,).
-        log2_predicted: what the model says, shape (n,).
-        share: of the predicted time that is work (``work_share``), shape (n,).
+        log2_predicted: log2 of the predicted times in ns, shape (n,).
+        share: share of work in the predicted time (``work_share``), shape (n,).
         kernel: codes of (kernel, device class) from 0 on, shape (n,).
-        family: codes, shape (n,).
+        family: codes of families, shape (n,).
     """
 
     log2_measured: Floats
@@ -85,20 +86,20 @@ class Launches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """What is known of the factors of k kernels, shape (k,) each, in log2."""
+    """Median and standard deviation of the posterior of k kernels' factors, in log2, shape (k,)."""
 
     median: Floats
     sd: Floats
 
 
 def fit_few_shot(launches: Launches, *, level: float, source: str, seed: int = 0) -> FewShot:
-    """Learn the prior, the noise and the bands from kernels that were not fitted.
+    """Fit the prior, the noise and the bands on kernels that were not fitted.
 
     Args:
         launches: of the calibration part.
         level: wanted coverage.
-        source: kept in the record.
-        seed: of which launches count as measured.
+        source: name of the parts, stored in the record.
+        seed: of the random choice of measured launches.
 
     Raises:
         BadInput: No kernel has two launches.
@@ -130,7 +131,9 @@ def fit_few_shot(launches: Launches, *, level: float, source: str, seed: int = 0
         if len(joined) and (not bands or len(np.unique(families)) >= min_groups(level)):
             bands[number] = conformal_quantile(joined, families, level)
     if not bands:
-        raise BadInput("the calibration part has no kernel with two launches: collect more of them")
+        raise BadInput(
+            "the calibration part has no kernel with two launches: collect more launches per kernel"
+        )
     return FewShot(
         scales_log2=_SCALES,
         weights=tuple(weights.tolist()),
@@ -142,7 +145,7 @@ def fit_few_shot(launches: Launches, *, level: float, source: str, seed: int = 0
 
 
 def posterior(few_shot: FewShot, launches: Launches, num_kernels: int) -> Posterior:
-    """Return what the launches say about the factors of ``num_kernels`` kernels, by their codes."""
+    """Return the posterior of the factors of the kernels 0 to ``num_kernels`` - 1."""
     return _posterior(launches, np.array(few_shot.weights), few_shot.noise_log2, num_kernels)
 
 
@@ -151,7 +154,7 @@ def _posterior(launches: Launches, weights: Floats, noise: float, num_kernels: i
     density = np.exp(log_density - log_density.max(axis=1, keepdims=True))
     density /= density.sum(axis=1, keepdims=True)
     reached = np.cumsum(density, axis=1)
-    # Between two points of the grid: a step of the grid is no smaller than some differences that matter.
+    # Interpolate between two points of the grid: its step of 3.5 % is too coarse for a median.
     above = np.argmax(reached >= 0.5, axis=1)
     rows = np.arange(num_kernels)
     over = (reached[rows, above] - 0.5) / density[rows, above]
@@ -162,7 +165,7 @@ def _posterior(launches: Launches, weights: Floats, noise: float, num_kernels: i
 
 
 def _log_likelihood(launches: Launches, noise: float, num_kernels: int) -> Floats:
-    """Log of the likelihood of each factor of the grid for each kernel, shape (k, g)."""
+    """Return the log-likelihood of each factor of the grid for each kernel, shape (k, g)."""
     power = (_DEGREES_OF_FREEDOM + 1) / 2
     error = launches.log2_measured - launches.log2_predicted
     found = np.zeros((num_kernels, len(_GRID)))
@@ -176,22 +179,22 @@ def _log_likelihood(launches: Launches, noise: float, num_kernels: int) -> Float
 
 
 def _parts() -> Floats:
-    """The density of each normal part of the prior on the grid, shape (c, g); each sums to 1."""
+    """Return each mixture component's density on the grid, shape (c, g); each sums to 1."""
     each = np.exp(-0.5 * (_GRID[None] / np.array(_SCALES)[:, None]) ** 2)
     return np.asarray(each / each.sum(axis=1, keepdims=True))
 
 
 def _prior(weights: Floats) -> Floats:
-    # A little of everything: a kernel unlike all of the calibration part must not be impossible.
+    # The constant keeps factors possible that are unlike all of the calibration part.
     return np.asarray(weights @ _parts() + 1e-12)
 
 
 def _fit_prior(launches: Launches, generator: np.random.Generator) -> tuple[Floats, float]:
-    """Return the weights of the prior's parts and the noise that make the launches most likely."""
+    """Return the mixture's weights and the noise that maximise the likelihood of the launches."""
     few = _rank_within(launches.kernel, generator) < _FIT_LAUNCHES
     codes, first, kernel = np.unique(launches.kernel[few], return_index=True, return_inverse=True)
     part = launches.take(np.flatnonzero(few))
-    # Each family counts once, whatever its number of kernels.
+    # Each family has the same weight, whatever its number of kernels is.
     _, index, sizes = np.unique(part.family[first], return_inverse=True, return_counts=True)
     share = 1.0 / sizes[index]
     renumbered = Launches(
@@ -215,7 +218,7 @@ def _fit_prior(launches: Launches, generator: np.random.Generator) -> tuple[Floa
         likelihood = float(share @ (most + np.log(by_part @ weights)))
         if best is None or likelihood > best[0]:
             best = likelihood, weights, noise
-    assert best is not None, "there is more than one noise to try"
+    assert best is not None, "_NOISES is not empty"
     return best[1], best[2]
 
 
@@ -227,7 +230,7 @@ def _scores(
     fold_noise: float,
     noise: float,
 ) -> Floats:
-    """Return the errors of the held-out launches over what was to be expected, once the others were measured."""
+    """Return |error| / expected error of the held-out launches, given the measured launches."""
     known = _posterior(launches.take(measured), weights, fold_noise, int(launches.kernel.max()) + 1)
     kernel = launches.kernel[held_out]
     change, slope = rescaled(launches.share[held_out], known.median[kernel])
@@ -236,7 +239,7 @@ def _scores(
 
 
 def _rank_within(kernel: Codes, generator: np.random.Generator) -> Codes:
-    """Return the place of each row in a random order of its kernel's rows, from 0 on, shape (n,)."""
+    """Return each row's place in a random order of its kernel's rows, from 0 on, shape (n,)."""
     order = np.lexsort((generator.random(len(kernel)), kernel))
     _, first = np.unique(kernel[order], return_index=True)
     starts = np.repeat(first, np.diff(np.append(first, len(kernel))))
@@ -246,7 +249,7 @@ def _rank_within(kernel: Codes, generator: np.random.Generator) -> Codes:
 
 
 def _folds(family: Codes, generator: np.random.Generator) -> Codes:
-    """Return 0 or 1 for each row, whole families in one; all 0 where they are too few."""
+    """Return fold 0 or 1 of each row, the same for a family; all 0 if there are few families."""
     codes, index = np.unique(family, return_inverse=True)
     fold = generator.permutation(len(codes)) % 2
     if len(codes) < _FEWEST_FAMILIES:
@@ -257,19 +260,19 @@ def _folds(family: Codes, generator: np.random.Generator) -> Codes:
 def few_shot_of_predictions(
     predictions: pa.Table, model: str, floors_ns: Mapping[str, float], level: float
 ) -> FewShot:
-    """Learn from the predictions that a training wrote of rows it did not fit.
+    """Call ``fit_few_shot`` with the predictions that a training wrote.
 
-    The calibration part is taken; where its families are fewer than an interval needs, the validation part as well,
-    which chose the model and flatters.
+    Uses the calibration part. If it has fewer families than an interval needs, the validation part
+    is added, although errors are smaller there because that part selected the model.
 
     Args:
         predictions: schema ``PREDICTIONS``.
-        model: whose predictions.
-        floors_ns: device class to the time of an empty launch, 0 where it is not known.
+        model: name of the model in ``predictions``.
+        floors_ns: device class to the time of an empty launch, 0 if unknown.
         level: wanted coverage.
 
     Raises:
-        BadInput: There is no such row, or no kernel has two.
+        BadInput: There is no such row, or no kernel has two launches.
     """
     own = predictions.filter(pc.equal(predictions.column("model"), model))
     wanted: list[Part] = [Part.CALIBRATION]

@@ -1,7 +1,7 @@
-"""Answer questions with a trained run: how long, how sure, which local size, what bounds it.
+"""Prediction by a trained run: time, interval, best local size and bound of a launch.
 
-Owns the prediction record (contract: docs/reference/cli.md). Needs no device: the run carries its devices'
-records.
+Owns the prediction record (contract: docs/reference/cli.md). Needs no device: the run contains the
+records of its devices.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = ["BadInput", "PredictRequest", "predict", "predict_many"]
 _LOCAL_ITEMS = "log2_local_items"
 
 _MOST_LAUNCHES = 8192
-"""Launches that a model is asked about at a time, so that memory is bounded and progress is seen."""
+"""Most launches in one call of a model, to bound memory and to report progress."""
 
 _CUT = (
-    "the kernel's source is longer than the model's context: what the model read is cut, its callees first, then "
-    "the middle of the kernel"
+    "the kernel's source is longer than the model's context, so the model read a part of it: "
+    "functions that the kernel calls are left out first, then the middle of the kernel"
 )
 
-_NO_WORK = "what the launch executes could not be counted, so the time is less sure: {why}"
+_NO_WORK = "the work of the launch could not be counted, so the time is less certain: {why}"
 
 _PROGRESS_INTERVAL_S = 5.0
 """Seconds between two lines of progress."""
@@ -52,7 +52,7 @@ _PROGRESS_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """One request with its launches: that of the user first, then the other local sizes."""
+    """One request with its launches: the user's first, then those with other local sizes."""
 
     request: PredictRequest
     asked: Filled
@@ -62,13 +62,13 @@ class _Question:
 def predict(run: LoadedRun, request: PredictRequest) -> dict[str, Any]:
     """Return the prediction record: JSON values under the keys of the contract.
 
-    ``sweep`` is there only if asked for, fastest predicted first; ``local_size_best`` is empty where local sizes were
-    not compared. The values of ``interval`` are
-    None where the launch is unlike the training data.
+    ``sweep`` exists only if the request asks for it, with the fastest local size first.
+    ``local_size_best`` is empty if local sizes were not compared. The values of ``interval`` are
+    None if the launch is unlike the training data.
 
     Raises:
-        BadInput: A device, size or argument that cannot be used; the message says what to do.
-        ConfigError: No device is named and the run knows several.
+        BadInput: A device, size or argument cannot be used; the message says what to do.
+        ConfigError: The request names no device and the run knows several.
     """
     return predict_many(run, [request])[0]
 
@@ -80,17 +80,17 @@ def predict_many(
 ) -> list[dict[str, Any]]:
     """Return the records of several launches of one kernel on one device, in their order.
 
-    All of them are checked before the model is asked, some thousand launches at a time.
+    All requests are checked first; then the model predicts some thousand launches at a time.
 
     Args:
-        run: the model.
+        run: the trained run.
         requests: of one kernel and one device.
         progress: receives a line every few seconds.
 
     Raises:
-        BadInput: As of ``predict``; the request is named.
-        ConfigError: As of ``predict``.
-        ValueError: The requests are of several kernels or devices: a caller's bug.
+        BadInput: As in ``predict``; the message begins with the request's name.
+        ConfigError: As in ``predict``.
+        ValueError: The requests are of several kernels or devices, which is a caller's bug.
     """
     if not requests:
         return []
@@ -116,7 +116,7 @@ def predict_many(
 
 
 def _batches(questions: Sequence[_Question]) -> Iterator[Sequence[_Question]]:
-    """Give the questions in turns of some thousand launches: what a model holds at a time is bounded."""
+    """Yield the questions in groups of at most ``_MOST_LAUNCHES`` launches (or one question)."""
     first, num = 0, 0
     for number, one in enumerate(questions):
         if num and num + len(one.launches) > _MOST_LAUNCHES:
@@ -129,7 +129,7 @@ def _batches(questions: Sequence[_Question]) -> Iterator[Sequence[_Question]]:
 def _records(
     run: LoadedRun, questions: Sequence[_Question], device: Device
 ) -> Iterator[dict[str, Any]]:
-    """Give the record of each question; the model is asked once."""
+    """Yield the record of each question, from one call of the model."""
     launches = [launch for one in questions for launch in one.launches]
     start = np.cumsum([0, *(len(one.launches) for one in questions)])
     work, no_work = _work(run, questions[0].request, launches, start.tolist())
@@ -151,9 +151,10 @@ def _work(
     launches: Sequence[LaunchConfig],
     start: Sequence[int],
 ) -> tuple[list[Work | None], str]:
-    """Return what the launches execute, if the model reads it and it can be counted, and why not of all.
+    """Return the counted work of the launches (None if unknown), and why not all was counted.
 
-    The launches of one question are compared with each other: all of them have it, or none has.
+    The launches of one question are compared with each other, so that either all of them have their
+    work or none has. No work is counted if the model does not use it.
     """
     work: list[Work | None] = [None] * len(launches)
     if request.count is None or not run.reads_work:
@@ -194,8 +195,8 @@ def _record(
     """Return one record; ``own`` are warnings of this launch."""
     asked = rows.start
     launches = dict(zip(rows, one.launches, strict=True))
-    # By time, then the asked one, then the larger group: a tie must not change what the user has.
-    # Times raised to the same bound are a tie, whatever the model says below it.
+    # Order: by time, then the user's local size, then the larger work-group, so that a tie does not
+    # recommend a change. Times that were raised to the same lower bound are ties.
     order = sorted(
         rows,
         key=lambda row: (
@@ -256,8 +257,8 @@ def _interval_warning(run: LoadedRun, times: Times) -> list[str]:
     if band.guarantee != "none":
         return []
     return [
-        f"interval: the run has too few calibration families for {run.conformal.level:.0%}; it is the largest "
-        "error seen, without guarantee"
+        f"interval: the run has too few calibration families for {run.conformal.level:.0%}; its "
+        "half width is the largest error seen, without guarantee"
     ]
 
 
@@ -266,8 +267,8 @@ def _least_warning(times: Times, row: int) -> list[str]:
     if model_ns >= least_ns:
         return []
     return [
-        f"the model says {model_ns:,.0f} ns, less than this launch can take on the device (its memory traffic at "
-        f"the measured peak, or an empty launch): raised to {least_ns:,.0f} ns"
+        f"the model says {model_ns:,.0f} ns, less than this launch can take on the device (its "
+        f"memory traffic at the measured peak, or an empty launch): raised to {least_ns:,.0f} ns"
     ]
 
 
@@ -278,15 +279,15 @@ def _best_warning(
         return []
     names = [",".join(map(str, launches[row].local_size)) for row in (fastest, best)]
     return [
-        f"local size {names[0]} is predicted to be the fastest, but no training launch used that work-group "
-        f"size; local_size_best is {names[1]}, the fastest size that training used"
+        f"local size {names[0]} is predicted to be the fastest, but no training launch used that "
+        f"work-group size; local_size_best is {names[1]}, the fastest size that training used"
     ]
 
 
 def _best(run: LoadedRun, times: Times, order: Sequence[int]) -> int:
-    """The fastest of the launches whose work-group is as large as some in training.
+    """Return the fastest launch whose work-group size is within the range of the training data.
 
-    The model has no ground to prefer sizes it never saw; the sweep shows them all the same.
+    The model is unreliable for other sizes; the sweep shows them nevertheless.
     """
     column = run.known.names.index(_LOCAL_ITEMS)
     low, high = run.known.low[column], run.known.high[column]
@@ -300,9 +301,9 @@ def _check_local_memory(request: PredictRequest, filled: Filled, device: Device)
     needed = local_memory_bytes(request.signature, filled.args)
     if needed > device.local_memory_bytes:
         raise BadInput(
-            f"kernel {request.kernel!r} needs {needed} bytes of local memory a work-group, "
-            f"{device.device_class} has {device.local_memory_bytes}: give smaller __local arguments "
-            "with --arg, or a smaller --local-size"
+            f"kernel {request.kernel!r} needs {needed} bytes of local memory per work-group, "
+            f"{device.device_class} has {device.local_memory_bytes}: give smaller __local "
+            "arguments with --arg, or a smaller --local-size"
         )
 
 

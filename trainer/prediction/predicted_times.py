@@ -1,4 +1,4 @@
-"""The times of some launches of one kernel: what the model says, raised to what is possible."""
+"""Predicted times of launches of one kernel, raised to a lower bound of the possible time."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _KERNEL_TEXT = pa.schema(
 class Times:
     """Predicted times of n launches of one kernel on one device, in ns, shape (n,) each.
 
-    ``model_ns`` is what the model says; ``time_ns``, ``low_ns`` and ``high_ns`` are at least
-    ``least_ns``. ``unlike``: the launch is unlike the training data, and the interval is not
-    calibrated there. ``bound``: what limits each. ``features``: those of ``run.known.names``.
-    ``factor``: the kernel's own, if it was measured; the model's times and intervals have it in them.
-    ``is_cut``: the model read a part of the kernel's source only.
+    ``model_ns`` is the model's prediction. ``time_ns``, ``low_ns`` and ``high_ns`` are at least the
+    lower bound ``least_ns``. ``unlike``: the launch is unlike the training data, so its interval is
+    not calibrated. ``bound``: latency, bandwidth or compute. ``features`` has the columns
+    ``run.known.names``, shape (n, f). ``factor``: the kernel's measured factor or None; times and
+    intervals are corrected by it. ``is_cut``: the model read only a part of the kernel's source.
     """
 
     model_ns: Floats
@@ -62,9 +62,9 @@ def predict_times(
     device: Device,
     work: Sequence[Work | None] = (),
 ) -> Times:
-    """Return the times and intervals of some launches of ``request``'s kernel, in one batch.
+    """Return the times and intervals of launches of ``request``'s kernel, from one model call.
 
-    ``work`` is what each executes, as far as that is known; empty if of none.
+    ``work`` is the counted work of each launch (None if not counted), or empty.
     """
     columns = columns_from_records(
         request.signature, launches, device, tuple(STATIC_FEATURES), work
@@ -102,7 +102,7 @@ def launch_rows(
     device_class: str,
     features: Floats,
 ) -> Rows:
-    """Return launches of ``request``'s kernel as a model takes them; ``features``: shape (n, f)."""
+    """Return launches of ``request``'s kernel as rows; ``features`` has shape (n, f)."""
     return Rows(
         features=features,
         samples=pa.Table.from_pylist([_sample_row(item) for item in launches], schema=_SAMPLE_TEXT),
@@ -112,7 +112,7 @@ def launch_rows(
 
 
 def _factor(run: LoadedRun, request: PredictRequest, device: Device) -> KernelFactor | None:
-    """What was measured of the request's kernel on the device, if anything was."""
+    """Return the measured factor of the request's kernel on the device, or None."""
     if run.factors is None or request.kernel_id is None:
         return None
     return run.factors.factors.get((request.kernel_id, device.device_class))

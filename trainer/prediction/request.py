@@ -1,7 +1,7 @@
-"""What a user asks ``predict`` for, checked and completed into launch configs.
+"""The request to ``predict``, its checks, and its launch configs.
 
-Owns the question itself, the checks of its sizes against the kernel and the device (each error says what, where
-and what to do), and which local sizes a launch may have. Arguments: ``arguments.py``.
+Owns the request, the checks of its sizes against kernel and device, and the local sizes that a
+launch may have. ``arguments.py`` owns the arguments.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from trainer.run.loaded import LoadedRun
 from trainer.run.shipped import shipped_run
 
 _MOST_DIVISORS = 12
-"""In 2-D and 3-D a dimension with more divisors is swept over its powers of two only."""
+"""Most divisors of a dimension in 2-D and 3-D for which all are compared, else powers of two."""
 
 MAX_WORK_ITEMS = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedLaunches:
-    """What some launches execute, as far as it could be counted, in their order, and why not of all."""
+    """The counted work of launches, in their order (None: not counted), and why some has none."""
 
     work: Sequence[Work | None]
     why: str = ""
@@ -45,23 +45,24 @@ class CountedLaunches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictRequest:
-    """One question to a trained run.
+    """One request to a trained run.
 
     Attributes:
         kernel: name of the kernel.
-        signature: what its source says.
-        global_size: work-items by dimension, 1 to 3 of them.
+        signature: of the kernel.
+        global_size: work-items by dimension, 1 to 3 dimensions.
         local_size: work-items of a work-group by dimension.
         filler: completes the arguments of a launch.
         device: device class; None takes the run's only one.
-        sweep: also return every legal local size.
-        name: how messages call the launch; empty where there is one only.
-        compare: also predict the other local sizes, to name the best; ``sweep`` does that anyway.
+        sweep: also return the times of all legal local sizes.
+        name: name of the launch in messages; empty if there is only one launch.
+        compare: also predict the other local sizes, to find the best one; ``sweep`` implies it.
         kernel_id: part of the launches' ids.
         source: for models that read text.
-        build_options: what its compiler is given beside it: the macros that the source alone does not say.
-        dense: what the kernel surely touches: a prediction is not below the time that takes.
-        count: counts what launches of the kernel execute; None: that is not to be known.
+        build_options: the compiler's options, such as ``-D`` macros.
+        dense: memory that the kernel certainly accesses; the access time is a lower bound of the
+            prediction.
+        count: counts the work of launches of the kernel; None: work is not counted.
     """
 
     kernel: str
@@ -82,10 +83,10 @@ class PredictRequest:
 
 @contextmanager
 def named_errors(name: str) -> Iterator[None]:
-    """Put the launch's ``name`` before what is wrong with it.
+    """Put the launch's ``name`` before the message of a BadInput.
 
     Raises:
-        BadInput: What came up inside, named.
+        BadInput: The block raised it.
     """
     try:
         yield
@@ -102,30 +103,31 @@ def check_sizes(
     local: tuple[int, ...],
     device: Device,
 ) -> None:
-    """Assert that the NDRange can be launched.
+    """Check that the NDRange can be launched.
 
     Args:
         kernel: its name.
         signature: of the kernel.
         total: global size.
         local: local size.
-        device: with its limits.
+        device: record of the device, with its limits.
 
     Raises:
-        BadInput: It cannot; the message names the limit and, where there is one, the nearest legal size.
+        BadInput: It cannot; the message names the limit and, if there is one, a legal size.
     """
     if not 1 <= len(total) <= 3:
         raise BadInput(f"--global-size {_text(total)}: give 1 to 3 sizes")
     if len(local) != len(total):
         raise BadInput(
-            f"--local-size {_text(local)} has {len(local)} dimensions and --global-size {_text(total)} "
-            f"{len(total)}: give equally many"
+            f"--local-size {_text(local)} has {len(local)} dimensions and --global-size "
+            f"{_text(total)} {len(total)}: give the same number"
         )
     if min(*total, *local) < 1:
         raise BadInput(f"global {_text(total)} and local size {_text(local)}: sizes start at 1")
     if math.prod(total) > MAX_WORK_ITEMS:
         raise BadInput(
-            f"--global-size {_text(total)}: more than {MAX_WORK_ITEMS:,} work-items; no device runs that"
+            f"--global-size {_text(total)}: more than {MAX_WORK_ITEMS:,} work-items; give fewer, "
+            "because no device runs that many"
         )
     required = signature.required_local_size
     if required is not None and _padded(local) != _padded(required):
@@ -140,8 +142,8 @@ def check_sizes(
         if items % group:
             near = max(divisors(items, at_most=group))
             raise BadInput(
-                f"--local-size {_text(local)}: dimension {axis}: {group} does not divide the global "
-                f"size {items}; {near} does"
+                f"--local-size {_text(local)}: dimension {axis}: {group} does not divide the "
+                f"global size {items}; {near} does"
             )
 
 
@@ -169,7 +171,7 @@ def _local_problem(local: Sequence[int], device: Device) -> str:
 def launch_config(
     request: PredictRequest, filled: Filled, local_size: tuple[int, ...], device: Device
 ) -> LaunchConfig:
-    """Return the launch of ``request`` at ``local_size``, its regime from the device's compute units."""
+    """Return the launch of ``request`` at ``local_size``, with its regime on ``device``."""
     groups = math.prod(
         items // group for items, group in zip(request.global_size, local_size, strict=True)
     )
@@ -200,9 +202,9 @@ def divisors(number: int, *, at_most: int) -> list[int]:
 
 
 def legal_local_sizes(request: PredictRequest, device: Device) -> Iterator[tuple[int, ...]]:
-    """Yield the local sizes to compare, the asked one first: divisors within the device's limits.
+    """Yield the local sizes to compare: the request's, then all divisors within the limits.
 
-    A kernel that requires a local size has that one only.
+    For a kernel with ``reqd_work_group_size`` only the request's size is yielded.
     """
     yield request.local_size
     if request.signature.required_local_size is not None:
@@ -230,8 +232,8 @@ def device_of(run: LoadedRun, name: str | None) -> Device:
     """Return the record of a device class that the run knows; None means its only one.
 
     Raises:
-        BadInput: The run does not know it.
-        ConfigError: None is named and the run knows several.
+        BadInput: The run does not know the device class.
+        ConfigError: ``name`` is None and the run knows several device classes.
     """
     known = ", ".join(sorted(run.devices))
     if name is None:
@@ -241,7 +243,7 @@ def device_of(run: LoadedRun, name: str | None) -> Device:
     if name not in run.devices:
         ships = f", pass --model {name} (it comes with LLMPerf)" if shipped_run(name) else ""
         raise BadInput(
-            f"--device {name}: the model was trained on {known}; choose one of these{ships}, or train on "
-            f"data of {name}"
+            f"--device {name}: the model was trained on {known}; choose one of these{ships}, or "
+            f"train on data of {name}"
         )
     return run.devices[name]

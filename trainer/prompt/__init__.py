@@ -1,4 +1,4 @@
-"""How a launch becomes tokens.
+"""Conversion of launches to tokens.
 
-The kernel comes first (prefix), everything that differs between its launches comes last (suffix).
+The prefix is the kernel; the suffix is everything that differs between the kernel's launches.
 """

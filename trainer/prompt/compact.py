@@ -1,6 +1,6 @@
-"""The compact text: the kernel first, what differs between its launches last, digits apart.
+"""The compact form of a prompt: the kernel first, then what differs between launches.
 
-Owns both parts. The prefix is shared by all launches of a kernel on a device class::
+Owns both parts. All launches of a kernel on a device class share the prefix::
 
     device h200
     kernel scale
@@ -11,8 +11,8 @@ Owns both parts. The prefix is shared by all launches of a kernel on a device cl
     kernel void scale(global float *a, int n) {
     ...
 
-The suffix has one line for each quantity, a blank before each digit, so that a tokenizer made for
-prose reads digits, not groups of them::
+The suffix has one line for each quantity. A blank stands before each digit, so that also a
+tokenizer made for prose gives each digit a token of its own::
 
     global 1 0 2 4
     local 6 4
@@ -21,7 +21,7 @@ prose reads digits, not groups of them::
     n 5
 
 The prefix ends with a line end and the suffix begins with a word. GPT-2's pattern always splits
-there, so prefix and suffix tokenised apart equal the text tokenised whole.
+there, so tokenising prefix and suffix separately equals tokenising the whole text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIZES = ("global", "local", "groups")
 
 
 def before_code(kernel: KernelText) -> str:
-    """Return what the prefix says before the source: device, name, macros, flags, arguments."""
+    """Return the prefix before the source: device, name, macros, flags, arguments."""
     lines = [f"device {kernel.device_class}"] if kernel.device_class else []
     lines.append(f"kernel {kernel.name}")
     for macro in kernel.macros:
@@ -57,7 +57,7 @@ def _argument_line(argument: ArgumentText) -> str:
         facts.append(argument.access)
     facts.append(argument.type_name)
     if _plain_type(argument.type_name) != argument.canonical_type:
-        # A typedef or a structure: the name says neither the type nor the bytes.
+        # A typedef or a structure: its name tells neither the type nor the size.
         facts.append(f"({argument.canonical_type}, {argument.element_bytes} bytes)")
     return " ".join([*facts, argument.name])
 
@@ -71,9 +71,9 @@ def suffixes(kernels: Sequence[KernelText], kernel_row: Codes, numbers: LaunchNu
     """Return the suffix of each launch.
 
     Args:
-        kernels: that occur.
-        kernel_row: each launch's kernel, shape (n,).
-        numbers: of the n launches.
+        kernels: the distinct kernels.
+        kernel_row: position of each launch's kernel in ``kernels``, shape (n,).
+        numbers: sizes and arguments of the n launches.
     """
     declared = [{one.position: one for one in kernel.arguments} for kernel in kernels]
     starts, dims = numbers.argument_start.tolist(), numbers.dims.tolist()

@@ -1,9 +1,9 @@
-"""Rows to tokens: the prompt's one door for the rest of the trainer.
+"""Conversion of rows to tokens, for the rest of the trainer.
 
-Owns which launches become tokens and in which groups. Forms: ``paper.py``, ``compact.py``,
-``numeric.py``; what is cut when a prompt is too long: ``truncation.py``. Whether and where a kernel
-is cut follows from the kernel alone, never from the launches asked for: a prediction sees the
-tokens that training saw.
+Owns which launches become tokens and how they are grouped. The forms of prompts are in
+``paper.py``, ``compact.py`` and ``numeric.py``, the truncation of long sources in
+``truncation.py``. Truncation depends on the kernel and not on the launches of a call, so that
+training and prediction see the same tokens.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FILE = "prompt.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """n launches as tokens, k of them kept.
+    """The tokens of the k launches that were kept of n.
 
     Attributes:
-        tokens: of the k launches; a group is a kernel on a device class that has one.
-        kept: which rows they are, ascending, shape (k,).
-        is_cut: whether the source of its kernel was cut, shape (k,).
-        num_truncated: groups whose source was cut.
-        num_dropped: n - k: launches longer than the context.
+        tokens: of the k launches; a group is a kernel on a device class with a kept launch.
+        kept: positions of the kept launches among the n rows, ascending, shape (k,).
+        is_cut: whether the source of the launch's kernel was cut, shape (k,).
+        num_truncated: number of groups whose source was cut.
+        num_dropped: n - k, the number of launches longer than the context.
     """
 
     tokens: Tokens
@@ -53,12 +53,12 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """How the launches of one model become tokens.
+    """The conversion of launches to the tokens of one model.
 
     Attributes:
-        config: form, context, what is done with what is longer.
+        config: form of the prompt, context, treatment of longer prompts.
         tokenizer: of the model.
-        slots: the model's table of numeric tokens.
+        slots: names of the model's slots of numeric tokens.
     """
 
     config: PromptConfig
@@ -66,7 +66,7 @@ class Encoder:
     slots: tuple[str, ...] = numeric.SLOTS
 
     def encode(self, rows: Rows) -> Encoded:
-        """Return the tokens of the rows that fit.
+        """Return the tokens of the rows that fit into the context.
 
         Raises:
             BadInput: A kernel comes without its source.
@@ -74,10 +74,10 @@ class Encoder:
         return self._encoded(rows, keeps_all=False)
 
     def encode_all(self, rows: Rows) -> Encoded:
-        """Return the tokens of all rows, for a model that must answer those that ``encode`` drops, too.
+        """Return the tokens of all rows, also of those that ``encode`` drops; for prediction.
 
-        Sources are cut by the rule, whatever ``too_long`` says, and where not even the signature fits, the end
-        of the prefix and the beginning of the suffix go.
+        Long sources are truncated whatever ``too_long`` says. If not even a kernel's signature
+        fits, the end of its prefix and the beginnings of its suffixes are cut off.
 
         Raises:
             BadInput: A kernel comes without its source.
@@ -114,7 +114,7 @@ class Encoder:
     def _prefixes(
         self, kernels: Sequence[KernelText], *, keeps_all: bool
     ) -> list[tuple[Ids, bool]]:
-        """Return each kernel's prefix and whether it was cut; an empty one where it cannot fit."""
+        """Return each kernel's prefix and whether it was cut; an empty prefix: it cannot fit."""
         parts = [_prefix_parts(kernel, self.config) for kernel in kernels]
         texts = ["".join(part) for part in parts]
         short = [
@@ -140,7 +140,7 @@ class Encoder:
         return prefixes
 
     def _beginning(self, text: str, most: int) -> Ids:
-        """Return the first tokens of a prefix of which not even the signature fits."""
+        """Return the first tokens of a prefix whose kernel's signature alone is too long."""
         capacity = max(most, self.config.max_tokens // 2)
         (ids,) = self.tokenizer.ids([text[: CHARACTERS_PER_TOKEN * capacity]])
         return ids[:capacity]
@@ -152,7 +152,7 @@ class Encoder:
         return joined([] if source is None else [before, source, after])
 
     def _longest_suffixes(self, kernels: Sequence[KernelText]) -> Codes:
-        """Return the tokens to keep free for each kernel's suffixes: a 3-D launch, wide numbers."""
+        """Return the tokens of each kernel's longest suffix: a 3-D launch with long numbers."""
         if self.config.form == "numeric":
             lengths = [numeric.most_tokens(len(kernel.arguments)) for kernel in kernels]
             return np.array(lengths, dtype=np.int64)
@@ -179,7 +179,7 @@ class Encoder:
         """Read what ``save`` wrote.
 
         Raises:
-            BadInput: A file is missing or not as ``save`` writes it, or a later release wrote it.
+            BadInput: A file is missing or damaged, or a later release wrote it.
         """
         file = folder / FILE
         try:
@@ -192,18 +192,18 @@ class Encoder:
         if unknown:
             raise BadInput(
                 f"{file}: slots {', '.join(unknown)} are not known to this release: "
-                "a later one wrote it; upgrade"
+                "a later release wrote the file; upgrade llmperf"
             )
         return cls(config=config, tokenizer=load_tokenizer(folder), slots=slots)
 
 
 def new_encoder(rows: Rows, config: PromptConfig, pretrained: Path | None = None) -> Encoder:
-    """Return an encoder with a folder's tokenizer, or with one trained on the kernels of ``rows``.
+    """Return an encoder with the tokenizer of ``pretrained``, or with one trained on ``rows``.
 
     Args:
-        rows: of the train part only.
-        config: form, context and the vocabulary of a tokenizer trained here.
-        pretrained: folder of a Hugging Face model.
+        rows: rows of the train part.
+        config: form and context of prompts, and the vocabulary of a tokenizer trained here.
+        pretrained: folder of a Hugging Face model, or None to train a tokenizer.
 
     Raises:
         BadInput: A kernel comes without its source, or the folder has no tokenizer.
@@ -219,9 +219,10 @@ def new_encoder(rows: Rows, config: PromptConfig, pretrained: Path | None = None
 
 
 def distinct_kernels(rows: Rows) -> tuple[tuple[KernelText, ...], Codes]:
-    """Return the kernels (each on its device class) that occur, and each row's one, shape (n,).
+    """Return the distinct kernels of the rows, and each row's position in them, shape (n,).
 
-    A kernel measured in two tasks on one device class is one.
+    A kernel on two device classes counts as two kernels; two tasks with one kernel on one device
+    class count as one.
 
     Raises:
         BadInput: A kernel comes without its source.
@@ -234,7 +235,7 @@ def distinct_kernels(rows: Rows) -> tuple[tuple[KernelText, ...], Codes]:
 
 
 def _prefix_parts(kernel: KernelText, config: PromptConfig) -> tuple[str, str, str]:
-    """Return what stands before the source, the source, and what stands after it."""
+    """Return the prefix in three parts: before the source, the source, after the source."""
     if config.form == "paper":
         return paper.BEFORE_CODE, kernel.source, paper.AFTER_CODE
     return compact.before_code(kernel), plain_source(kernel.source), ""

@@ -1,7 +1,6 @@
-"""What is known of a kernel before it is launched, as prompts say it.
+"""The static facts of a kernel that prompts contain: source, arguments, macros, compiler flags.
 
-Owns the way from rows of ``kernels`` to text: arguments, macros, compiler flags. Datasets and
-one-kernel predictions take the same way.
+Owns the conversion of rows of ``kernels``. Training and prediction use the same conversion.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ class ArgumentText:
 
     @property
     def qualifier(self) -> str:
-        """The address space (global, constant, local), or what else it is (scalar, struct, ...)."""
+        """The address space of a buffer (global, ...), else the kind (scalar, struct, ...)."""
         return self.kind.removesuffix("_buffer")
 
     @property
     def is_buffer(self) -> bool:
-        """Whether a launch gives its number of elements."""
+        """Whether a launch specifies the argument by its number of elements."""
         return ArgumentKind(self.kind).is_buffer
 
     @property
     def is_whole(self) -> bool:
-        """Whether a launch gives it a whole number."""
+        """Whether a launch specifies the argument by a whole number."""
         return self.is_buffer or is_integer_scalar(self.scalar_type)
 
     @property
     def canonical_type(self) -> str:
-        """The type below typedefs, ``float4``."""
+        """The type with typedefs resolved, such as ``float4``."""
         return self.scalar_type + (str(self.vector_width) if self.vector_width > 1 else "")
 
 
@@ -59,10 +58,10 @@ class KernelText:
     Attributes:
         name: of the function.
         device_class: slug; empty where unknown.
-        source: as it is compiled.
-        macros: definitions given to the compiler, ``NAME`` or ``NAME=VALUE``, in their order.
-        flags: the compiler's flags, ``-cl-...``, in their order.
-        arguments: in position order.
+        source: the source given to the compiler.
+        macros: the compiler's ``-D`` options, ``NAME`` or ``NAME=VALUE``, in their order.
+        flags: the compiler's ``-cl-...`` options, in their order.
+        arguments: the arguments by position.
     """
 
     name: str
@@ -74,7 +73,7 @@ class KernelText:
 
 
 def kernel_texts(kernels: pa.Table) -> tuple[KernelText, ...]:
-    """Return each row of ``kernels`` (schema ``KERNELS``).
+    """Return the text of each row of ``kernels`` (schema ``KERNELS``).
 
     Raises:
         BadInput: A source is null.
@@ -89,12 +88,11 @@ def _kernel_text(row: dict[str, Any]) -> KernelText:
     if source is None:
         raise BadInput(
             f"kernel {name!r} comes without its source, and this model reads sources: take a "
-            "dataset whose kernels have them, or train a model that reads features only "
-            "(--preset gbdt)"
+            "dataset with sources, or train a model that reads features only (--preset gbdt)"
         )
     options = (row.get("build") or {}).get("options") or ""
     macros, flags = macros_and_flags(options)
-    # A later release may record more of an argument than this one knows.
+    # A later release may record members of an argument that this release does not know.
     known = [
         ArgumentText(**{field.name: argument[field.name] for field in fields(ArgumentText)})
         for argument in row["args"] or []
@@ -110,9 +108,9 @@ def _kernel_text(row: dict[str, Any]) -> KernelText:
 
 
 def macros_and_flags(build_options: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the definitions and the ``-cl-...`` flags of a compiler's options.
+    """Return the ``-D`` definitions and the ``-cl-...`` flags of a compiler's options.
 
-    Folders and warnings change nothing in the compiled kernel and are left out.
+    Include folders and warning options are left out, because they do not change the kernel.
 
     >>> macros_and_flags("-DN=4 -D M -I include -w -cl-fast-relaxed-math")
     (('N=4', 'M'), ('-cl-fast-relaxed-math',))

@@ -1,7 +1,7 @@
-"""The numbers of many launches, flat: what a suffix says, whatever its form.
+"""Sizes and arguments of many launches as flat arrays; suffixes of every form are made of them.
 
-Owns the way from ``Rows.samples`` to arrays, vectorised. Datasets and one-kernel predictions take
-the same way, so that both give the same tokens.
+Owns the conversion of ``Rows.samples``. Training and prediction use the same conversion, so that
+both give the same tokens.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from trainer.interface import Codes, Floats
 from trainer.prompt.kernel_text import KernelText
 
 _WIDE_SIZE, _WIDE_VALUE = 2.0**31, -1.2345678901234567e-05
-"""Ten digits, as the largest buffers of a 144 GB card have, and the longest text of a float."""
+"""Numbers with the longest texts: ten digits, as for the largest buffers of a 144 GB card, and a
+float with every digit, a sign and an exponent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchNumbers:
-    """n launches with a arguments in all. Sizes are in work-items.
+    """The n launches, with m arguments in all. Sizes are in work-items.
 
     Attributes:
         dims: dimensions of the NDRange, shape (n,).
         global_size: shape (n, 3), 1 beyond the NDRange's dimensions.
-        local_size: likewise.
-        argument_start: where each launch's arguments begin and the last one's end, shape (n + 1,).
-        position: of each argument, shape (a,), as are all below.
-        amount: elements of a buffer, value of a scalar; finite.
-        is_buffer: whether ``amount`` counts elements.
-        limit: what the integers of a buffer that steers the kernel are below; NaN for all others.
+        local_size: shape (n, 3), 1 beyond the NDRange's dimensions.
+        argument_start: first argument of each launch, then m, shape (n + 1,).
+        position: position of each argument, shape (m,).
+        amount: elements of a buffer or value of a scalar, finite, shape (m,).
+        is_buffer: whether ``amount`` counts elements, shape (m,).
+        limit: bound that the integers of a buffer are below, if they steer the kernel; NaN for
+            all other arguments, shape (m,).
     """
 
     dims: Codes
@@ -50,7 +52,7 @@ class LaunchNumbers:
 
     @property
     def num_groups(self) -> Floats:
-        """Work-groups by dimension, shape (n, 3)."""
+        """Number of work-groups by dimension, shape (n, 3)."""
         return np.ceil(self.global_size / self.local_size)
 
 
@@ -60,7 +62,7 @@ def launch_numbers(samples: pa.Table) -> LaunchNumbers:
     An argument with neither elements nor value is left out.
 
     Raises:
-        ValueError: A row has an NDRange of no or of more than 3 dimensions.
+        ValueError: A row has an NDRange of 0 or of more than 3 dimensions.
     """
     dims, global_size = ndrange_sizes(samples.column("global_size"))
     _, local_size = ndrange_sizes(samples.column("local_size"))
@@ -68,7 +70,7 @@ def launch_numbers(samples: pa.Table) -> LaunchNumbers:
     elements, value = _numbers(items, "elements"), _member_or_nan(items, "value")
     is_buffer = ~np.isnan(elements)
     amount = np.where(is_buffer, elements, value)
-    known = np.isfinite(amount)  # ids of launches allow no other number: only null is left out
+    known = np.isfinite(amount)  # only nulls are left out: sample ids allow finite numbers only
     counts = np.bincount(launch[known], minlength=len(dims))
     return LaunchNumbers(
         dims=dims.astype(np.int64),
@@ -83,7 +85,7 @@ def launch_numbers(samples: pa.Table) -> LaunchNumbers:
 
 
 def widest_launches(kernels: Sequence[KernelText]) -> LaunchNumbers:
-    """Return a 3-D launch of each kernel, its numbers as long as numbers get when written."""
+    """Return for each kernel a 3-D launch whose numbers have the longest texts."""
     arguments = [one for kernel in kernels for one in kernel.arguments]
     counts = [len(kernel.arguments) for kernel in kernels]
     sizes = np.full((len(kernels), 3), _WIDE_SIZE)
@@ -105,7 +107,7 @@ def _numbers(items: pa.StructArray, name: str) -> Floats:
 
 
 def _member_or_nan(items: pa.StructArray, name: str) -> Floats:
-    """Return a member's numbers; NaN where null, and throughout where an older dataset lacks it."""
+    """Return a member's numbers, NaN for null; all NaN if the (older) dataset lacks the member."""
     if items.type.get_field_index(name) < 0:
         return np.full(len(items), np.nan)
     return _numbers(items, name)

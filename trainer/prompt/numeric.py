@@ -1,13 +1,16 @@
-"""Launches as numeric tokens: one token a number, its slot as id and the number beside it.
+"""Launches as numeric tokens: one token for each number, with the slot as id and the number beside.
 
-Owns the table of slots and how a launch becomes numeric tokens: ids -1 - slot
-(``trainer.data.tokens``). A model stores the table's names beside its weights: a later release may
-add slots at the end, and a model that does not know a slot is not given its tokens.
+Owns the table of slots and the conversion of launches; the id of a token is -1 - slot
+(``trainer.data.tokens``). A model stores the names of its slots beside its weights. A later release
+may append slots; tokens of slots that a model does not have are left out.
 
-The tokens of a launch, in their order: for each dimension of its NDRange the global size, the local
-size and the number of work-groups; for each argument its elements or value, then what its integers
-are below where they steer the kernel; in more than one dimension the work-items of a work-group and
-all work-groups; last, always, all work-items: the token whose state is read.
+The tokens of a launch, in their order:
+
+1. for each dimension of the NDRange the global size, the local size and the number of work-groups;
+2. for each argument its elements or its value, then, for a buffer whose integers steer the kernel,
+   the bound that they are below;
+3. for an NDRange of more than one dimension the work-items of a work-group and all work-groups;
+4. all work-items. This token is always there and always last: the model's state is read at it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from trainer.prompt.launch_numbers import LaunchNumbers
 from trainer.prompt.suffixes import Suffixes, starts
 
 MAX_ARGUMENTS = 64
-"""Positions with a slot; arguments beyond them get no token. Collected kernels have up to 37."""
+"""Number of argument positions with a slot; later arguments get no token. Collected kernels have
+at most 37 arguments."""
 
 SLOTS: tuple[str, ...] = (
     *(f"global_size_{axis}" for axis in range(3)),
@@ -33,8 +37,8 @@ SLOTS: tuple[str, ...] = (
     *(f"argument_{position}" for position in range(MAX_ARGUMENTS)),
     *(f"argument_limit_{position}" for position in range(MAX_ARGUMENTS)),
 )
-"""Sizes in work-items or work-groups; ``argument_*``: elements of a buffer or value of a scalar;
-``argument_limit_*``: the integers of a buffer are below this."""
+"""Names of the slots. Sizes are in work-items or work-groups. ``argument_*``: elements of a buffer
+or value of a scalar; ``argument_limit_*``: bound that the integers of a buffer are below."""
 
 NUM_SLOTS = len(SLOTS)
 
@@ -45,16 +49,16 @@ _FIRST_LIMIT = SLOTS.index("argument_limit_0")
 
 
 def most_tokens(num_arguments: int) -> int:
-    """Return the most numeric tokens that a launch with so many arguments has."""
+    """Return the largest number of numeric tokens of a launch with ``num_arguments`` arguments."""
     return 3 * 3 + 3 + 2 * min(num_arguments, MAX_ARGUMENTS)
 
 
 def numeric_suffixes(numbers: LaunchNumbers, slots: Sequence[str] = SLOTS) -> Suffixes:
-    """Return the numeric tokens of n launches, vectorised.
+    """Return the numeric tokens of n launches.
 
     Args:
-        numbers: of the launches.
-        slots: the model's table of slots; what it does not name is left out.
+        numbers: sizes and arguments of the launches.
+        slots: names of the model's slots; tokens of other slots are left out.
     """
     num = len(numbers)
     rows, keys, kinds, values = [], [], [], []
@@ -95,7 +99,7 @@ def numeric_suffixes(numbers: LaunchNumbers, slots: Sequence[str] = SLOTS) -> Su
 def _in_order(
     num: int, *, row: Codes, key: Codes, slot: Codes, value: Floats, slots: Sequence[str]
 ) -> Suffixes:
-    """Sort tokens by launch and by their order in it, and number their slots as the model does."""
+    """Sort tokens by launch and ``key`` within it; map slots of ``SLOTS`` to those of ``slots``."""
     known = {name: number for number, name in enumerate(slots)}
     number = np.array([known.get(name, -1) for name in SLOTS], dtype=np.int32)[slot]
     width = 9 + 2 * MAX_ARGUMENTS + 3

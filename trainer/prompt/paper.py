@@ -1,14 +1,14 @@
 r"""The published template, word for word (LLMPerf, arXiv 2503.11244, and its released code).
 
-The text is cut between the two line ends before ``Given input:``. At that place prefix and suffix
-tokenised apart equal the text tokenised whole for every tokenizer that splits text as GPT-2 does,
-CodeGen's among them: its pattern (``\s+(?!\S)|\s+``) makes the last white space before a word a
-piece of its own, so a piece always ends between the two line ends. A tokenizer that joins line
-ends, such as Qwen2's, gives other tokens there than for the whole text.
+The text is divided into prefix and suffix between the two line ends before ``Given input:``. With
+a tokenizer that splits text as GPT-2 does (CodeGen's is one), tokenising prefix and suffix
+separately equals tokenising the whole text: the pattern ``\s+(?!\S)|\s+`` makes the last white
+space before a word a piece of its own, so a piece always ends between the two line ends. A
+tokenizer that joins line ends, such as Qwen2's, gives other tokens there.
 
-What the paper does not print is filled in here: a buffer's qualifier is its address space, types
-are written as declared, the sizes of an NDRange of several dimensions are separated by a comma and
-a blank, as in C++.
+Three details that the paper does not specify are chosen here: a buffer's qualifier is its address
+space, types are written as declared, and the sizes of an NDRange are separated by a comma and a
+blank, as in C++.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def suffixes(kernels: Sequence[KernelText], kernel_row: Codes, numbers: LaunchNu
     """Return the suffix of each launch.
 
     Args:
-        kernels: that occur.
-        kernel_row: each launch's kernel, shape (n,).
-        numbers: of the n launches.
+        kernels: the distinct kernels.
+        kernel_row: position of each launch's kernel in ``kernels``, shape (n,).
+        numbers: sizes and arguments of the n launches.
     """
     lines = [_lines(kernel) for kernel in kernels]
     starts, amounts = numbers.argument_start.tolist(), numbers.amount.tolist()
@@ -65,7 +65,7 @@ def suffixes(kernels: Sequence[KernelText], kernel_row: Codes, numbers: LaunchNu
 
 
 def _lines(kernel: KernelText) -> dict[int, Callable[[float], str]]:
-    """Return position to what makes the argument's line of its number."""
+    """Return argument position to a function that makes the argument's line from its number."""
     return {
         one.position: partial(_line, _line_start(one), one.is_whole) for one in kernel.arguments
     }

@@ -1,4 +1,4 @@
-"""How long prompts are, for a model's card and for choosing a context."""
+"""Lengths of prompts, for a model's card and for the choice of a context."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.prompt.encode import Encoded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptStatistics:
-    """Prompts of k launches kept, prefix and suffix together, in tokens; 0 where none was kept."""
+    """Lengths of the kept prompts (prefix + suffix) in tokens; 0 if no launch was kept."""
 
     num_launches: int
     num_groups: int
@@ -24,17 +24,17 @@ class PromptStatistics:
 
 
 def prompt_lengths(tokens: Tokens) -> Starts:
-    """Return the tokens of each launch's prompt, shape (n,)."""
+    """Return the number of tokens of each launch's prompt, shape (n,)."""
     return tokens.prefix_lengths[tokens.group] + tokens.suffix_lengths
 
 
 def context_needed(tokens: Tokens) -> int:
-    """Return the tokens of the longest prompt: the context that a model needs; 0 for no launch."""
+    """Return the length of the longest prompt in tokens, which the context must hold; 0: none."""
     return int(prompt_lengths(tokens).max(initial=0))
 
 
 def prompt_statistics(encoded: Encoded) -> PromptStatistics:
-    """Return how long the prompts are and how many were cut or dropped."""
+    """Return the lengths of the prompts and how many were cut or dropped."""
     lengths = prompt_lengths(encoded.tokens)
     median, p90 = np.percentile(lengths, [50, 90]) if len(lengths) else (0.0, 0.0)
     return PromptStatistics(

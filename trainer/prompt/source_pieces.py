@@ -1,8 +1,8 @@
-"""A source as pieces: functions, declarations, preprocessor lines; which of them a kernel reaches.
+"""A source as pieces (functions, declarations, preprocessor lines), and the pieces a kernel uses.
 
-Owns the lexical view of a source by which prompts are cut. The trainer has no parser, so the view
-is approximate: every name in a text counts as a use, and a text whose braces do not match gives one
-long piece. A mistake costs some context only, because no compiler reads a prompt.
+Owns the lexical analysis for the truncation of prompts. The trainer has no parser, so the analysis
+is approximate: every name in a text counts as a use, and a text with unbalanced braces gives one
+long piece. A mistake only wastes or loses some context, because no compiler reads a prompt.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _BLANKS = re.compile(r"[ \t\f\v\r]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a source at its outermost level, with its line end.
+    """A top-level item of a source, with its line end.
 
     Attributes:
         text: as in the source.
-        names: what it defines or declares.
+        names: the names that it defines or declares.
     """
 
     text: str
@@ -43,10 +43,10 @@ class Piece:
 
 
 def plain_source(source: str) -> str:
-    r"""Return a source without comments, blank lines and the white space that means nothing.
+    r"""Return a source without comments, blank lines and redundant white space.
 
-    ``__kernel`` becomes ``kernel`` and so on: both spellings occur, and a model need not learn
-    both.
+    Qualifiers lose their underscores (``__kernel`` becomes ``kernel``), so that a model has to
+    learn one spelling only.
 
     >>> plain_source("// adds\n__kernel void f(__global int *a) {\n\n  a[0]  += 1; /* one */\n}")
     'kernel void f(global int *a) {\na[0] += 1;\n}\n'
@@ -57,9 +57,9 @@ def plain_source(source: str) -> str:
 
 
 def split_source(source: str) -> tuple[Piece, ...]:
-    """Return the pieces of a source without comments; together they are the source.
+    """Split a source without comments into pieces; their concatenation is the source.
 
-    White space at its end belongs to the last one.
+    White space at the end of the source belongs to the last piece.
     """
     pieces: list[Piece] = []
     start, depth, brace = 0, 0, -1
@@ -91,7 +91,7 @@ def _ends_with_call(source: str, start: int, end: int) -> bool:
 
 
 def _line_end(source: str, at: int) -> int:
-    """Return where the line ends if only blanks are left of it, else ``at``."""
+    """Return the end of the line if only blanks follow ``at`` in it, else ``at``."""
     match = _TO_LINE_END.match(source, at)
     return match.end() if match else at
 
@@ -111,7 +111,7 @@ def _piece(text: str, header_length: int) -> Piece:
 
 
 def _function_names(header: str) -> set[str]:
-    """Return the name that a header declares: the last one called that is no attribute."""
+    """Return the name that a header declares: the last ``name(...)`` that is not an attribute."""
     text, changed = header, 1
     while changed:
         text, changed = _INNERMOST.subn("\0", text)
@@ -120,30 +120,30 @@ def _function_names(header: str) -> set[str]:
 
 
 def words(text: str) -> set[str]:
-    """Return the names of a text that mean nothing by themselves in OpenCL C."""
+    """Return the names of a text that are not built into OpenCL C."""
     return {word for word in _WORD.findall(text) if not is_builtin(word)}
 
 
 def signature_start(text: str, kernel: str) -> int | None:
-    """Return where a kernel's signature begins in a plain source; None if it is nowhere."""
+    """Return where a kernel's signature begins in a plain source; None if it has no signature."""
     match = re.search(rf"\bkernel\b[^;{{}}]*\b{re.escape(kernel)}\s*\(", text)
     return match.start() if match else None
 
 
 def kernel_piece(pieces: Sequence[Piece], kernel: str) -> int | None:
-    """Return which piece of a plain source holds the kernel; None where no text looks like it."""
+    """Return the index of the piece of a plain source that has the kernel; None if none has it."""
     holding = [
         index
         for index, piece in enumerate(pieces)
         if signature_start(piece.text, kernel) is not None
     ]
-    # A prototype looks like a definition; the definition has the body.
+    # A prototype has the same signature as the definition; only the definition has a body.
     with_body = [index for index in holding if "{" in pieces[index].text]
     return next(iter(with_body or holding), None)
 
 
 def reached(pieces: Sequence[Piece], first: int) -> list[int]:
-    """Return the pieces that the piece ``first`` needs, nearest first, itself before all.
+    """Return the indices of ``first`` and of all pieces that it needs, nearest first.
 
     A piece is needed if it defines a name that a needed piece mentions. Equally near pieces keep
     the source's order.

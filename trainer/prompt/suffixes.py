@@ -1,4 +1,4 @@
-"""Token sequences of different lengths, one after the other."""
+"""Token sequences of different lengths, concatenated into one array."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Suffixes:
         """Return the suffixes at ``index``, in that order."""
         lengths = np.diff(self.start)[index]
         start = starts(lengths)
-        # The place of each token kept: its place within its suffix, moved to where that began.
+        # Place of each kept token in the old array: old start of its suffix + offset within it.
         at = np.arange(start[-1]) + np.repeat(self.start[:-1][index] - start[:-1], lengths)
         return Suffixes(ids=self.ids[at], values=self.values[at], start=start)
 
     def last(self, most: npt.NDArray[np.int64]) -> Suffixes:
-        """Cut each suffix at its beginning to at most ``most`` tokens, shape (n,).
+        """Cut each suffix to its last ``most`` tokens, shape (n,).
 
         The end is kept, because the model's hidden state is read at the last token.
         """
@@ -43,7 +43,7 @@ class Suffixes:
 
 
 def starts(lengths: Sequence[int] | npt.NDArray[np.int64]) -> Starts:
-    """Return where each of some sequences begins and the last one ends.
+    """Return where each sequence begins in the concatenation, then the total length.
 
     >>> starts([2, 0, 3]).tolist()
     [0, 2, 2, 5]
@@ -52,11 +52,11 @@ def starts(lengths: Sequence[int] | npt.NDArray[np.int64]) -> Starts:
 
 
 def joined(parts: Sequence[Ids]) -> Ids:
-    """Return token ids one after the other."""
+    """Return the concatenated token ids."""
     return np.concatenate([*parts, np.empty(0, dtype=np.int32)]).astype(np.int32)
 
 
 def text_suffixes(ids: Sequence[Ids]) -> Suffixes:
-    """Return suffixes without a numeric token."""
+    """Return suffixes of text tokens only."""
     start = starts([len(one) for one in ids])
     return Suffixes(ids=joined(ids), values=np.zeros(start[-1]), start=start)

@@ -1,7 +1,7 @@
-"""Text to token ids: our own byte-level BPE, or the tokenizer of a Hugging Face folder.
+"""Conversion of text to token ids by a byte-level BPE trained here or a Hugging Face tokenizer.
 
-The only door to ``tokenizers`` in this package. Reads files only: no network, no code from a
-folder.
+The only module of this package that imports ``tokenizers``. It reads local files only: it downloads
+nothing and runs no code from a folder.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ PADDING = "<pad>"
 """Token 0 of a tokenizer trained here."""
 
 MIN_VOCABULARY = 257
-"""Tokens of the smallest vocabulary: padding and all bytes."""
+"""Tokens of the smallest vocabulary: padding and the 256 bytes."""
 
 LONGEST_TRAINING_TEXT = 32_768
-"""Characters of one text that a tokenizer is trained on. The few longer sources (of 6,292 collected
-ones 1.6 %, up to 1.2 million characters, unrolled by programs) would decide what is merged, and
-prompts are cut far below this length."""
+"""Most characters of one text that a tokenizer is trained on. Longer sources (1.6 % of 6,292
+collected ones, up to 1.2 million characters of generated, unrolled code) would dominate the merges,
+and prompts are cut far below this length."""
 
 _PATTERN = r" ?[\p{L}_]+| ?\p{N}| ?[^\s\p{L}\p{N}_]+\n?|\s+(?!\S)|\s+"
-"""GPT-2's pattern made for code: names keep their underscores, each digit stands alone, a line end
-joins the signs before it."""
+"""GPT-2's pattern, adapted to code: names keep their underscores, each digit is a piece of its own,
+a line end belongs to the punctuation before it."""
 
 _BATCH = 4096
-"""Texts in one call: bounds the memory of what the library returns, some KB a text."""
+"""Texts in one call of the library, to bound memory: it returns some KB for each text."""
 
 
 class TextTokenizer:
-    """A tokenizer as loaded; ids start at 0."""
+    """A loaded tokenizer; ids start at 0."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Take a ``tokenizers.Tokenizer``; cuts and padding that it asks for are turned off."""
+        """Take a ``tokenizers.Tokenizer``; its own truncation and padding are turned off."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
 
     @property
     def num_tokens(self) -> int:
-        """One more than the largest id: rows that an embedding needs."""
+        """The largest id + 1: the number of rows that an embedding needs."""
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @property
@@ -83,11 +83,11 @@ class TextTokenizer:
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
-    """Train a byte-level BPE: equal sets of texts give equal ``tokenizer.json``, byte by byte.
+    """Train a byte-level BPE; equal sets of texts give byte-identical ``tokenizer.json``.
 
     Args:
-        texts: of the training kernels; repeated ones count once.
-        vocabulary: most tokens, at least ``MIN_VOCABULARY``; few texts give fewer.
+        texts: texts of the training kernels; duplicates count once.
+        vocabulary: most tokens, at least ``MIN_VOCABULARY``; few texts give fewer tokens.
 
     Raises:
         MissingExtra: ``tokenizers`` is not installed.
@@ -104,17 +104,18 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
         initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    digits = " 0 1 2 3 4 5 6 7 8 9\n" * 8  # sizes are written so: each gets a token with its blank
+    # Sizes are written with a blank before each digit: " 1", " 2", ... must become tokens.
+    digits = " 0 1 2 3 4 5 6 7 8 9\n" * 8
     distinct = sorted({text[:LONGEST_TRAINING_TEXT] for text in texts})
     tokenizer.train_from_iterator([*distinct, digits], trainer=trainer)
     return TextTokenizer(tokenizer)
 
 
 def load_tokenizer(folder: Path) -> TextTokenizer:
-    """Read the tokenizer of a folder: ours, or that of a Hugging Face model.
+    """Load the tokenizer of a run's prompt folder or of a Hugging Face folder.
 
-    ``tokenizer.json`` is taken as it is; else ``vocab.json`` and ``merges.txt`` make a byte-level
-    BPE as GPT-2 and CodeGen have it, with the tokens of ``added_tokens.json`` if there.
+    Reads ``tokenizer.json`` if it exists. Else ``vocab.json`` and ``merges.txt`` give a byte-level
+    BPE like GPT-2's and CodeGen's, with the tokens of ``added_tokens.json`` if that file exists.
 
     Raises:
         BadInput: The files are missing or cannot be read.
@@ -131,7 +132,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         if whole.is_file():
             return TextTokenizer(library.Tokenizer.from_file(str(whole)))
         return TextTokenizer(_from_merges(library, vocabulary, merges))
-    except Exception as error:  # noqa: BLE001  (the library raises nothing narrower)
+    except Exception as error:  # noqa: BLE001  (the library raises plain Exception)
         name = whole.name if whole.is_file() else "vocab.json, merges.txt or added_tokens.json"
         raise BadInput(f"{folder}: {name} cannot be read: {error}") from None
 

@@ -1,20 +1,17 @@
-r"""Which part of a source stays when the whole does not fit.
+r"""Truncation of a source that is too long for the context.
 
-The rule, in its order:
+The steps, in their order:
 
-1. Comments, blank lines and white space that means nothing go (``source_pieces.plain_source``).
-2. What the kernel does not reach goes: other functions, macros, declarations, conditional
-   directives.
-3. What it reaches stays as long as it fits whole, nearest first: callees before what those call.
-4. If the kernel alone is too long, the middle of its body goes, for ``...`` on a line. Its
-   signature stays whole; of the tokens left two thirds are the body's beginning, one third is its
-   end.
+1. Remove comments, blank lines and redundant white space (``source_pieces.plain_source``).
+2. Remove the functions, macros, declarations and conditional directives that the kernel does not
+   use, directly or indirectly.
+3. If the kernel itself fits, add the pieces it uses that still fit whole, nearest first: its
+   callees before the callees' callees.
+4. If the kernel alone is too long, keep its signature and replace the middle of its body by a line
+   ``...``. Two thirds of the body's tokens are its beginning and one third is its end.
 
-A text of more than ``CHARACTERS_PER_TOKEN`` characters for each token left counts as too long
-untokenised.
-
-If not even the signature fits, nothing is returned and the launches of the kernel are dropped. What
-stays keeps the source's order.
+The kept pieces stay in the order of the source. If not even the signature fits, the result is None
+and the launches of the kernel are dropped.
 """
 
 from __future__ import annotations
@@ -35,26 +32,26 @@ from trainer.prompt.source_pieces import (
 Tokenize = Callable[[Sequence[str]], list[Ids]]
 
 GAP = "\n...\n"
-"""Stands where the middle of a kernel's body was."""
+"""Text that replaces the middle of a kernel's body."""
 
 CHARACTERS_PER_TOKEN = 8
-"""More than the tokens of any source have on average (of code: 3 to 4). The bound saves tokenising
-megabytes that a program unrolled, of which a thousand tokens stay."""
+"""A text with more characters for each available token is too long; it is not tokenised. Tokens of
+code have 3 to 4 characters on average. Generated sources can have megabytes."""
 
 
 def is_hopeless(text: str, max_tokens: int) -> bool:
-    """Whether a text is so long that it need not be tokenised to know that it does not fit."""
+    """Return whether a text is too long by its characters, so that it need not be tokenised."""
     return len(text) > CHARACTERS_PER_TOKEN * max_tokens
 
 
 def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) -> Ids | None:
-    """Return the tokens of what stays of ``source``; None if the kernel's signature does not fit.
+    """Return the tokens of the truncated source; None if the kernel's signature does not fit.
 
     Args:
-        source: OpenCL C text that does not fit as it is.
+        source: OpenCL C text that has too many tokens.
         kernel: name of its kernel.
-        max_tokens: most tokens.
-        tokenize: from texts to their token ids.
+        max_tokens: most tokens of the result.
+        tokenize: maps texts to their token ids.
     """
     text = plain_source(source)
     if text != source and not is_hopeless(text, max_tokens):
@@ -63,7 +60,7 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
             return whole
     pieces = split_source(text)
     first = kernel_piece(pieces, kernel)
-    if first is None:  # a name that a macro makes: all of the text is the kernel
+    if first is None:  # a macro makes the kernel's name: treat the whole text as the kernel
         return _without_middle("", text, max_tokens, tokenize)
     needed = [
         index for index in reached(pieces, first) if not is_hopeless(pieces[index].text, max_tokens)
@@ -73,7 +70,7 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
         header, body = _signature_and_body(pieces[first].text, kernel)
         return _without_middle(header, body, max_tokens, tokenize)
     kept, left = [], max_tokens
-    for index in needed:  # the kernel leads
+    for index in needed:  # the kernel comes first
         if len(ids[index]) <= left:
             kept.append(index)
             left -= len(ids[index])
@@ -81,7 +78,7 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
 
 
 def _signature_and_body(text: str, kernel: str) -> tuple[str, str]:
-    """Split the piece of a kernel after its opening brace; what is before its signature goes."""
+    """Return the kernel's signature with its opening brace, and the text after it."""
     start = signature_start(text, kernel) or 0
     brace = text.find("{", start) + 1
     return text[start:brace], text[brace:]

@@ -1,1 +1,1 @@
-"""The language-model regressor: backbones, head, weights. A door to ``torch`` and ``transformers``."""
+"""The language-model regressor: backbones, head, weights. May import torch and transformers."""

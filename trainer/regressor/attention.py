@@ -1,11 +1,12 @@
-"""Who may attend to whom in a pack, and attention under that rule.
+"""The attention mask of packs, and attention under it.
 
-A token attends to tokens at an earlier or the same place, of its own kernel, that are prefix or of its own
-suffix. Padding attends to itself only, so that no row of the softmax is empty.
+A token attends to itself and to earlier tokens of its own kernel that belong to the prefix or to
+the token's own suffix. Padding attends to itself only, so that no row of the softmax is empty.
 
-Forms of one rule: a dense boolean mask through ``scaled_dot_product_attention``, exact and
-everywhere at hand, and a block mask through FlexAttention, which skips the blocks that nothing may see; for prediction also a cache of one prefix (``prefix_cache.py``).
-FlexAttention has no backward pass on CPUs and no float64.
+The mask has two forms. The dense boolean mask works on every device with
+``scaled_dot_product_attention``. The block mask for FlexAttention skips fully masked blocks, but
+has no backward pass on CPUs and no float64. Prediction can also use the cache of one prefix
+(``prefix_cache.py``).
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from trainer.regressor.prefix_cache import PrefixCache
 
 Mask = torch.Tensor | BlockMask | PrefixCache
-"""Dense: bool, shape (b, 1, t, t), True where query (third) may attend to key (last)."""
+"""A dense mask has type bool and shape (b, 1, t, t): True where the query (third dimension) attends
+to the key (last dimension)."""
 
 _HALF = (torch.bfloat16, torch.float16)
 
 LEAST_HEAD = 16
-"""Dimensions of a head that FlexAttention takes at least on a GPU."""
+"""Fewest dimensions of a head that FlexAttention takes on a GPU."""
 
 _NARROW_HEAD = 64
 _NARROW_TILES: dict[str, Any] = {
@@ -35,12 +37,14 @@ _NARROW_TILES: dict[str, Any] = {
     **dict.fromkeys(("fwd_num_warps", "bwd_num_warps"), 4),
     **dict.fromkeys(("fwd_num_stages", "bwd_num_stages"), 3),
 }
-"""Tiles for heads of at most 64 dimensions in 16 bits. The library's default of 128 tokens computes much that the mask
-hides in packs of short kernels: 24 packs of 2,048 tokens, 16 heads of 64 on one H200, forward 1.61 ms by default and
-0.55 ms so, backward 2.00 and 1.72. Heads of 80 dimensions are faster with the default (0.83 and 0.85, 2.60 and 3.40)."""
+"""Tiles for heads of at most 64 dimensions in 16 bits. The library's default tile of 128 tokens
+computes many masked pairs in packs of short kernels. Times in ms on one H200 with 24 packs of 2,048
+tokens, by default and with these tiles: 16 heads of 64 dimensions, forward 1.61 and 0.55, backward
+2.00 and 1.72; heads of 80, forward 0.83 and 0.85, backward 2.60 and 3.40. So wider heads keep the
+default."""
 
 Rule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""From indices of pack, head, query and key to whether the query may attend to the key."""
+"""Maps indices of pack, head, query and key to whether the query attends to the key."""
 
 
 def pack_rule(kernel: torch.Tensor, suffix: torch.Tensor) -> Rule:
@@ -64,25 +68,25 @@ def pack_rule(kernel: torch.Tensor, suffix: torch.Tensor) -> Rule:
 def _spans(
     kernel: torch.Tensor, suffix: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return where a token's kernel begins, its prefix ends, and its own prefix or suffix begins.
+    """Return for each token where its kernel begins, its prefix ends, its own segment begins.
 
-    All of shape (b, t), int32: FlexAttention evaluates the rule for each pair of nearly every block, and bounds of
-    the query alone need no loads by key there.
+    All have shape (b, t) and type int32. FlexAttention evaluates the rule for each pair of most
+    blocks; with bounds that depend on the query only, it loads nothing by key.
     """
     place = torch.arange(kernel.shape[1], device=kernel.device).expand_as(kernel)
     before_kernel = functional.pad(kernel[:, :-1], (1, 0), value=-2)
     before_suffix = functional.pad(suffix[:, :-1], (1, 0), value=-2)
-    is_new = (kernel != before_kernel) | (kernel < 0)  # a padding token is a kernel of its own
+    is_new = (kernel != before_kernel) | (kernel < 0)  # each padding token counts as a kernel
     begin = place.where(is_new, 0).cummax(dim=1).values
     own_begin = place.where(is_new | (suffix != before_suffix), 0).cummax(dim=1).values
     is_prefix = (suffix == 0).int()
     count = is_prefix.cumsum(dim=1)
-    length = count - (count - is_prefix).gather(1, begin)  # of the prefix, as far as it has come
+    length = count - (count - is_prefix).gather(1, begin)  # prefix tokens up to this token
     return begin.int(), (begin + length).int(), own_begin.int()
 
 
 def dense_mask(kernel: torch.Tensor, suffix: torch.Tensor) -> torch.Tensor:
-    """Return the rule of packs as a mask, shape (b, 1, t, t); arguments as of ``pack_rule``."""
+    """Return the rule of packs as a mask, shape (b, 1, t, t); arguments as in ``pack_rule``."""
     num_packs, length = kernel.shape
     pack = torch.arange(num_packs, device=kernel.device)[:, None, None]
     place = torch.arange(length, device=kernel.device)
@@ -90,13 +94,13 @@ def dense_mask(kernel: torch.Tensor, suffix: torch.Tensor) -> torch.Tensor:
 
 
 def block_mask(kernel: torch.Tensor, suffix: torch.Tensor, *, compiled: bool = True) -> BlockMask:
-    """Return the rule of packs for FlexAttention; arguments as of ``pack_rule``.
+    """Return the rule of packs as a block mask for FlexAttention.
 
     Args:
-        kernel: see there.
-        suffix: see there.
-        compiled: compile the construction, once a shape: 0.3 ms against 5.5 ms on one H200 for 24
-            packs of 2,560 tokens.
+        kernel: as in ``pack_rule``.
+        suffix: as in ``pack_rule``.
+        compiled: compile the construction once for each shape. On one H200 it then takes 0.3 ms
+            instead of 5.5 ms for 24 packs of 2,560 tokens.
     """
     num_packs, length = kernel.shape
     create: Callable[..., Any] = _compiled_create() if compiled else create_block_mask
@@ -120,7 +124,7 @@ def pack_mask(
         kernel: kernel of each token, shape (b, t); -1 in padding.
         suffix: 0 in a prefix, else the suffix's number within its pack, shape (b, t).
         dtype: of the attention; float64 has the dense form only.
-        dense: take the dense form on a GPU, too.
+        dense: take the dense form also on a GPU.
     """
     if dense or kernel.device.type != "cuda" or dtype == torch.float64:
         return dense_mask(kernel, suffix)
@@ -143,8 +147,8 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Ma
     # Inside a compiled block the call is part of that block's graph.
     inside = torch.compiler.is_compiling()
     flex: Any = flex_attention if inside else _compiled_flex()
-    # torch 2.13's compiler gives wrong sums on a CPU where the heads are views of one qkv (0.7 off was
-    # seen, 5e-7 with copies); a copy of the values costs less than a doubt.
+    # torch 2.13's compiler gives wrong sums on a CPU if query, key and value are views of one qkv
+    # tensor (error 0.7; 5e-7 with copies). The copies are cheap, so they are made on every device.
     is_narrow = query.dtype in _HALF and query.shape[-1] <= _NARROW_HEAD
     output: torch.Tensor = flex(
         query.contiguous(),

@@ -1,8 +1,8 @@
-"""Packs and queries as tensors: what the model reads.
+"""Batches of packs and queries as tensors, the input of the model.
 
-Owns the way from numpy batches (``trainer.packing.batch``) to a device, and the three views of a number that
-the numeric tokens embed. Numbers are split here, in float64, because a GPU's float32 loses the low bits of a
-size above 2**24.
+Owns the conversion of numpy batches (``trainer.packing.batch``) to tensors on a device, and of
+numbers to the parts that the numeric tokens embed (logarithm, sign, remainders). Numbers are split
+here in float64, because float32 loses the low bits of sizes above 2**24.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Floats = npt.NDArray[np.floating[Any]]
 Device = torch.device | str
 
 NOT_AN_INTEGER = -1
-"""The remainder of a number that has none."""
+"""Stands for the remainder of a number that is not an integer."""
 
 
 class _Movable:
-    """A frozen dataclass of tensors that can go to a device as a whole."""
+    """Base of frozen dataclasses of tensors, with a method that moves all tensors to a device."""
 
     __slots__ = ()
 
     def to(self, device: Device) -> Self:
-        """Return the same on ``device``."""
+        """Return a copy on ``device``."""
         moved = {
             field.name: getattr(self, field.name).to(device)
             for field in fields(self)  # type: ignore[arg-type]
@@ -39,13 +39,13 @@ class _Movable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers(_Movable):
-    """The views of numbers v that the numeric embedding reads; all of one shape.
+    """The parts of numbers v that the numeric embedding reads; all tensors have one shape.
 
     Attributes:
         log2: log2(1 + abs(v)), float32.
         sign: 0 for zero, 1 for positive, 2 for negative numbers.
-        remainder_32: v modulo 32, in [0, 32); ``NOT_AN_INTEGER`` where v is none.
-        remainder_128: v modulo 128, in [0, 128); ``NOT_AN_INTEGER`` where v is none.
+        remainder_32: v modulo 32, in [0, 32); ``NOT_AN_INTEGER`` for a fraction.
+        remainder_128: v modulo 128, in [0, 128); ``NOT_AN_INTEGER`` for a fraction.
     """
 
     log2: torch.Tensor
@@ -54,7 +54,7 @@ class Numbers(_Movable):
     remainder_128: torch.Tensor
 
     def of(self, kernel: int) -> Numbers:
-        """Return the numbers of one index of the first dimension."""
+        """Return the numbers at index ``kernel`` of the first dimension."""
         return Numbers(
             log2=self.log2[kernel],
             sign=self.sign[kernel],
@@ -74,9 +74,9 @@ class TorchBatch(_Movable):
         kernel: kernel of each token, shape (b, t), int64; -1 in padding.
         suffix: 0 in a prefix, else the suffix's number within its pack, shape (b, t), int64.
         query: place of each launch's last token, shape (b, m), int64.
-        present: where there is a launch, shape (b, m), bool.
-        features: launch features, shape (b, m, f), float32; NaN where unknown, 0 where no launch is.
-        offset: log2(ns) that the model corrects, shape (b, m), float32; 0 where no launch is.
+        present: whether there is a launch, shape (b, m), bool.
+        features: launch features, shape (b, m, f), float32; NaN if unknown, 0 without a launch.
+        offset: log2(ns) that the model corrects, shape (b, m), float32; 0 without a launch.
     """
 
     ids: torch.Tensor
@@ -92,15 +92,15 @@ class TorchBatch(_Movable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchQueryBatch(_Movable):
-    """``QueryBatch`` on a device, with f features a launch.
+    """``QueryBatch`` on a device, with f features for each launch.
 
     Attributes:
         prefix_ids: token ids of the kernels, shape (g, t), int64.
-        prefix_present: which of them are no padding, shape (g, t), bool.
+        prefix_present: which prefix tokens are not padding, shape (g, t), bool.
         suffix_ids: token ids of the suffixes, shape (g, k, s), int64.
         suffix_numbers: the numbers of numeric tokens, shape (g, k, s).
-        suffix_present: which suffix tokens are no padding, shape (g, k, s), bool.
-        present: where there is a launch, shape (g, k), bool.
+        suffix_present: which suffix tokens are not padding, shape (g, k, s), bool.
+        present: whether there is a launch, shape (g, k), bool.
         features: as in ``TorchBatch``, shape (g, k, f).
         offset: as in ``TorchBatch``, shape (g, k).
     """
@@ -119,10 +119,10 @@ AnyBatch = TorchBatch | TorchQueryBatch
 
 
 def split_numbers(values: npt.NDArray[np.float64]) -> Numbers:
-    """Return the views of numbers that the numeric embedding reads.
+    """Return the parts of numbers that the numeric embedding reads.
 
-    Remainders are exact for every integer that a float64 holds. NaN counts as 0, an infinity as the largest
-    float64.
+    Remainders are exact for every integer that a float64 holds. NaN counts as 0, an infinity as
+    the largest float64 of its sign.
 
     >>> numbers = split_numbers(np.array([2.0**40 + 1, 0.5]))
     >>> numbers.remainder_128.tolist(), numbers.sign.tolist()
@@ -148,10 +148,10 @@ def to_torch(batch: PackBatch, features: Floats, offset: Floats, device: Device)
     """Return packs as tensors on ``device``.
 
     Args:
-        batch: b packs whose ``row`` points into the next two.
+        batch: b packs; ``row`` indexes ``features`` and ``offset``.
         features: launch features of all rows, shape (n, f).
         offset: offsets of all rows in log2(ns), shape (n,).
-        device: where the tensors go.
+        device: of the tensors.
     """
     present = batch.row >= 0
     return TorchBatch(
@@ -170,7 +170,7 @@ def to_torch(batch: PackBatch, features: Floats, offset: Floats, device: Device)
 def to_torch_query(
     batch: QueryBatch, features: Floats, offset: Floats, device: Device
 ) -> TorchQueryBatch:
-    """Return kernels and their launches as tensors on ``device``; arguments as of ``to_torch``."""
+    """Return kernels and their launches as tensors on ``device``; arguments as in ``to_torch``."""
     return TorchQueryBatch(
         prefix_ids=_whole(batch.prefix_ids),
         prefix_present=_filled(batch.prefix_length, batch.prefix_ids.shape[-1]),
@@ -188,7 +188,7 @@ def _whole(array: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
 
 
 def _filled(length: npt.NDArray[np.int32], most: int) -> torch.Tensor:
-    """Return which of ``most`` places are filled, shape (*length.shape, most), bool."""
+    """Return which of ``most`` places are below ``length``, shape (*length.shape, most), bool."""
     return torch.from_numpy(np.arange(most) < length[..., None])
 
 

@@ -1,6 +1,6 @@
-"""One prefix and its suffixes through a decoder: the prefix once, the suffixes in chunks.
+"""Reading of one prefix and its suffixes by a decoder: the prefix once, the suffixes in chunks.
 
-Owns the chunks. What attention does there: ``prefix_cache.py``.
+Owns the division into chunks; ``prefix_cache.py`` owns attention.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ from trainer.regressor.precise import widen
 from trainer.regressor.prefix_cache import PrefixCache
 
 CHUNK_TOKENS = 512
-"""Tokens of suffixes in one pass on a CPU: they stay in its caches. 1,000 launches of ``tiny`` took 0.30 s of one core
-with 512, 0.35 s with 1,024 and 0.46 s with 4,096."""
+"""Tokens of suffixes in one pass on a CPU, so few that they stay in its caches: 1,000 launches of
+``tiny`` took 0.30 s of one core with 512, 0.35 s with 1,024 and 0.46 s with 4,096."""
 GPU_CHUNK_TOKENS = 1024
-"""On a GPU: one launch alone costs a whole chunk there, and below this many tokens a pass costs its latency."""
+"""Tokens of suffixes in one pass on a GPU, where every pass has a whole chunk, even for one launch.
+A pass with fewer tokens takes as long, because its latency dominates."""
 
 
 def suffix_states(
     backbone: Backbone, prefix: torch.Tensor, suffix: torch.Tensor, present: torch.Tensor
 ) -> torch.Tensor:
-    """Return the state of each suffix's last token, shape (k, width); 0 for missing suffixes, which come last.
+    """Return the state of each suffix's last token, shape (k, width); 0 for missing suffixes.
 
-    On a GPU all chunks have one shape, the last one is filled up: the library chooses its kernels by shape, and
-    with 16-bit weights another kernel's rounding would make an answer depend on how many others were asked for.
+    On a GPU the last chunk is padded, so that all chunks have one shape. Libraries choose kernels
+    by shape, and with 16-bit weights another kernel rounds differently: without the padding, the
+    answer for a launch would depend on the number of launches in the call.
 
     Args:
-        backbone: that takes a ``PrefixCache``.
-        prefix: embedded tokens, shape (t, width); t is at least 1 where there is a launch.
-        suffix: embedded tokens, shape (k, s, width).
-        present: which of them are no padding, shape (k, s).
+        backbone: one with ``takes_cache``.
+        prefix: embedded tokens, shape (t, width); t is at least 1 if there is a launch.
+        suffix: embedded tokens, shape (k, s, width); missing suffixes come last.
+        present: which tokens of ``suffix`` are not padding, shape (k, s).
     """
     num_padded, length, width = suffix.shape
-    num = int(present.any(dim=1).sum())  # they come first; what fills up a batch costs nothing
+    num = int(present.any(dim=1).sum())  # suffixes that are present; they come first
     if num == 0:
         return widen(suffix.new_zeros((num_padded, width)))
     suffix, present = suffix[:num], present[:num]

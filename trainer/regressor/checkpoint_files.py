@@ -1,8 +1,8 @@
-"""Tensors out of a Hugging Face folder, and why they cannot be read.
+"""Reading and writing of tensors in a Hugging Face folder.
 
-Reads ``model.safetensors`` or its shards, else ``pytorch_model.bin`` or its shards, the latter only with
-``weights_only=True``: a pickle may run code, and a checkpoint comes from elsewhere. Does not know any
-architecture. No network.
+Reads ``model.safetensors`` or its shards, else ``pytorch_model.bin`` or its shards. The latter are
+pickles of an untrusted origin, so they are read with ``weights_only=True``, which runs no code.
+This module knows no architecture and downloads nothing.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ SAFETENSORS_FILE = "model.safetensors"
 BIN_FILE = "pytorch_model.bin"
 
 MOST_HEADER_BYTES = 8 * 2**20
-"""Bytes of a safetensors header, some 100 for each tensor. The library accepts 100 MB, for which it
-takes 24 s and 2.8 GiB."""
+"""Most bytes of a safetensors header; a tensor takes some 100. The library would accept 100 MB,
+which it needs 24 s and 2.8 GiB to parse."""
 
 _MOST_NAMED = 5
-"""Missing tensors that a message names."""
+"""Most missing tensors that a message names."""
 
 Rename = Callable[[str], str | None]
-"""From a checkpoint's tensor name to ours; None for one that is not needed."""
+"""Maps a checkpoint's tensor name to ours; None for a tensor that is not needed."""
 
 Convert = Callable[[str, torch.Tensor], torch.Tensor]
-"""From our name and a checkpoint's tensor to ours, of the same shape."""
+"""Maps our name and a checkpoint's tensor to our tensor, which has the same shape."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        BadInput: The file is missing, unreadable, or holds no object.
+        BadInput: The file is missing or unreadable, or its value is not an object.
     """
     try:
         values = read_json_value(path)
     except FileNotFoundError:
-        raise BadInput(f"{path.parent}: no {path.name}; not a model's folder") from None
+        raise BadInput(f"{path.parent}: no {path.name}; this is not a model's folder") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}") from None
     if not isinstance(values, dict):
@@ -67,7 +67,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def tensors_of(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and tensor of everything in a folder's weights, a file at a time.
+    """Yield name and tensor of all weights in a folder, file by file.
 
     Raises:
         BadInput: There are no weights, a shard is missing, or a file is damaged.
@@ -77,7 +77,7 @@ def tensors_of(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and tensor of everything in one file, sorted by name.
+    """Yield name and tensor of all weights in one file, sorted by name.
 
     Raises:
         BadInput: The file is missing or damaged.
@@ -99,24 +99,25 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
         raise BadInput(f"{path}: damaged or truncated: {str(error)[:200]}") from None
     except (pickle.UnpicklingError, AttributeError) as error:
         raise BadInput(
-            f"{path}: damaged, or holds more than plain tensors, and no pickle that could run code is read: save the weights "
-            f"as {SAFETENSORS_FILE}, on a machine where you trust the file"
+            f"{path}: damaged, or holds more than plain tensors, and a pickle that could run code "
+            f"is not read: save the weights as {SAFETENSORS_FILE}, on a machine where you trust "
+            "the file"
         ) from error
 
 
 def check_header(path: Path) -> None:
-    """Assert that a safetensors file's header is not too long to be read.
+    """Check the length of a safetensors file's header.
 
     Raises:
-        BadInput: It is.
+        BadInput: The header has more than ``MOST_HEADER_BYTES``.
         OSError: The file cannot be opened.
     """
     with path.open("rb") as file:
         num_bytes = int.from_bytes(file.read(8), "little")
     if num_bytes > MOST_HEADER_BYTES:
         raise BadInput(
-            f"{path}: damaged, or not a safetensors file: its header would have {num_bytes:,} bytes, more than the "
-            f"{MOST_HEADER_BYTES:,} that are read"
+            f"{path}: damaged, or not a safetensors file: its header would have {num_bytes:,} "
+            f"bytes, more than the {MOST_HEADER_BYTES:,} that are allowed"
         )
 
 
@@ -138,14 +139,14 @@ def load_into(
     """Copy a checkpoint's tensors into a module, in the module's types.
 
     Args:
-        module: whose weights and buffers are overwritten; its adapters, if any, are left.
-        tensors: the checkpoint's.
+        module: its weights and buffers are overwritten, except those of adapters.
+        tensors: names and tensors of the checkpoint.
         where: the checkpoint, for messages.
-        rename: the checkpoint's names to the module's.
-        convert: its layout to the module's.
+        rename: maps names of the checkpoint to names of the module.
+        convert: converts a tensor of the checkpoint to the module's layout.
 
     Raises:
-        BadInput: A tensor is missing, unknown, or of another shape.
+        BadInput: A tensor is missing or unknown, or has a wrong shape.
     """
     targets = {
         name: tensor
@@ -158,7 +159,7 @@ def load_into(
         if own is None:
             continue
         if own not in targets:
-            raise BadInput(f"{where}: tensor {name} has no place in the model of its config")
+            raise BadInput(f"{where}: tensor {name} has no place in the model that its config says")
         if tensor.shape != targets[own].shape:
             raise BadInput(
                 f"{where}: tensor {name} has shape {tuple(tensor.shape)}, "
@@ -174,7 +175,7 @@ def load_into(
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors, sorted by name, in safetensors' format as ``transformers`` reads it."""
+    """Write tensors, sorted by name, to a safetensors file that ``transformers`` can read."""
     save_file = require("safetensors.torch", "train").save_file
     whole = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     save_file(whole, path, metadata={"format": "pt"})
@@ -189,7 +190,7 @@ def _weight_files(folder: Path) -> list[Path]:
             shards = read_json(index).get("weight_map", {})
             if not isinstance(shards, dict) or not shards:
                 raise BadInput(f"{index}: has no weight_map")
-            # The name alone: an index that points elsewhere is not followed.
+            # Only the file name is used: an index must not point outside of the folder.
             return [folder / Path(str(shard)).name for shard in sorted(set(shards.values()))]
     raise BadInput(
         f"{folder}: no {SAFETENSORS_FILE} and no {BIN_FILE}, nor an index of their shards"

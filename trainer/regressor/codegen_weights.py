@@ -1,8 +1,8 @@
-"""The layout of published CodeGen checkpoints, and ours.
+"""Conversion between the layout of published CodeGen checkpoints and ours.
 
-Their qkv projection was trained in four partitions: the rows of partition 0 are the queries of the first
-quarter of the heads, then their *values*, then their keys; partition 1 follows. Ours holds all queries, all
-keys, all values, each by head.
+The published qkv projection has four partitions. The rows of partition 0 are the queries, then the
+*values*, then the keys of the first quarter of the heads; partition 1 follows. Our projection has
+all queries, then all keys, then all values, each by head.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _TO_THEIRS = (
     (re.compile(r"^blocks\.(\d+)\.down\.(weight|bias)$"), r"h.\1.mlp.fc_out.\2"),
 )
 _NOT_NEEDED = re.compile(r"^lm_head\.|\.attn\.(causal_mask|bias|masked_bias|embed_positions)$")
-"""The language-model head, and buffers that older versions of ``transformers`` saved."""
+"""Names of the language-model head and of buffers that older versions of ``transformers`` saved."""
 
 
 def our_name(name: str) -> str | None:
-    """Return our name of a checkpoint's tensor; None where it is not needed; unknown names stay.
+    """Return our name of a checkpoint's tensor; None if it is not needed; unknown names stay.
 
     >>> our_name("transformer.h.3.attn.qkv_proj.weight")
     'blocks.3.qkv.weight'
@@ -52,7 +52,7 @@ def our_name(name: str) -> str | None:
 
 
 def to_our_layout(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a checkpoint's tensor in our layout; ``name`` is ours."""
+    """Return a checkpoint's tensor in our layout; ``name`` is our name of it."""
     if not name.endswith(".qkv.weight"):
         return tensor
     query, value, key = _split_rows(tensor)

@@ -1,8 +1,9 @@
-"""How much arithmetic a batch needs at least: the numerator of MFU.
+"""Floating-point operations that a batch needs: the numerator of MFU.
 
-Counts real tokens once and attention by unmasked pairs (as benchmarks/RESULTS.md states MFU), over the blocks only: embedding,
-norms, head and padding count for nothing, so that the utilisation is not flattered. A training step is
-three forward passes, with adapters two: the frozen weights need no gradient.
+Counts each token once and attention by unmasked pairs (the definition of MFU in
+benchmarks/RESULTS.md), in the blocks only: embedding, norms, head and padding do not count, so that
+MFU is not overstated. A training step costs three forward passes; with adapters it costs two,
+because the frozen weights need no gradient.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from trainer.regressor.backbones.small import MLP_RATIO
 from trainer.regressor.spec import RegressorSpec
 
 TRAINING_PASSES = 3
-"""Forward passes that forward and backward cost together."""
+"""Cost of a forward and backward pass, in forward passes."""
 
 
 def training_passes(spec: RegressorSpec) -> int:
-    """Return how many forward passes a training step of the backbone costs."""
+    """Return the cost of a training step of the backbone, in forward passes."""
     return TRAINING_PASSES - bool(spec.config.lora_rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackCount:
-    """What a batch of packs holds.
+    """Counts of a batch of packs, without padding.
 
     Attributes:
-        tokens: real tokens.
-        pairs: pairs of tokens of which the first may attend to the second.
-        launches: launches that are present.
+        tokens: number of tokens.
+        pairs: number of pairs of tokens of which the first attends to the second.
+        launches: number of launches.
     """
 
     tokens: int
@@ -43,11 +44,11 @@ class PackCount:
 def count_packs(batch: PackBatch) -> PackCount:
     """Count tokens, unmasked pairs and launches of a batch.
 
-    A prefix of p tokens has p (p + 1) / 2 pairs; a suffix of s tokens after it s p + s (s + 1) / 2.
+    A prefix of p tokens has p (p + 1) / 2 pairs; a suffix of s tokens has s p + s (s + 1) / 2.
     """
     real = batch.kernel >= 0
-    # A token sees itself and as many others as its position says: a suffix goes on where its prefix ended.
-    # Grouping tokens by kernel and suffix took 45 ms for 49,152 tokens and held the interpreter's lock.
+    # A token attends to itself and to ``position`` others, because a suffix continues its prefix.
+    # Grouping tokens by kernel and suffix instead took 45 ms for 49,152 tokens and held the GIL.
     pairs = int(np.sum(batch.position[real], dtype=np.int64)) + int(real.sum())
     return PackCount(tokens=int(real.sum()), pairs=pairs, launches=int((batch.row >= 0).sum()))
 
@@ -55,8 +56,8 @@ def count_packs(batch: PackBatch) -> PackCount:
 def query_flops(spec: RegressorSpec, batch: QueryBatch) -> int:
     """Return the floating-point operations of one forward pass over kernels and their queries.
 
-    A prefix of p tokens has p^2 pairs, for the encoder reads it in both directions; each launch has p pairs a
-    look-up.
+    A prefix of p tokens has p^2 pairs, because the encoder reads it in both directions. A launch
+    has p pairs in each look-up.
 
     Raises:
         ValueError: The backbone does not read queries.
@@ -80,10 +81,10 @@ def query_flops(spec: RegressorSpec, batch: QueryBatch) -> int:
 
 
 def forward_flops(spec: RegressorSpec, count: PackCount) -> int:
-    """Return the floating-point operations of one forward pass over what was counted.
+    """Return the floating-point operations of one forward pass over the counted tokens.
 
     Raises:
-        ValueError: The backbone is neither codegen nor small read packed: its arithmetic is not known here.
+        ValueError: The backbone is neither codegen nor a packed small one; others are not counted.
     """
     config = spec.config
     if config.backbone == "codegen":

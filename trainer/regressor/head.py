@@ -1,7 +1,7 @@
-"""From a launch's hidden state and its features to log2(ns) and a spread.
+"""The head: maps a launch's hidden state and features to log2(ns) and a spread.
 
-All of it computes in float32. What standardises features and target are buffers: they are data of the train
-part, saved with the weights, and no optimiser touches them.
+The head computes in float32. The means and scales that standardise features and target come from
+the train part. They are buffers: saved with the weights, but not fitted by the optimiser.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ NUM_BLOCKS = 2
 """Residual blocks of the head."""
 
 MLP_RATIO = 4
-"""Width of a residual block's hidden layer over the head's width."""
+"""Ratio of the width of a residual block's hidden layer to the head's width."""
 
 FEATURE_LIMIT = 6.0
-"""Standard deviations at which features are clipped: one outlier must not drown the others."""
+"""Limit of standardised features, in standard deviations, so that an outlier does not dominate."""
 
 _LOG_SPREAD_LIMIT = 6.0
-"""The spread stays within exp(-6) and exp(6) times the target's scale: positive and finite in float32."""
+"""Limit of the spread's logarithm: exp(-6) to exp(6) times the target's scale, positive, finite."""
 
 _LOG2_NS_PER_US = math.log2(1000.0)
 _LEAST_SCALE = 1e-3
-"""Smallest scale of a feature or target: a constant must not divide by zero."""
+"""Smallest scale of a feature or target, to avoid a division by zero for constant ones."""
 
 Floats = npt.NDArray[np.floating]
 
@@ -56,14 +56,14 @@ class ResidualBlock(nn.Module):
 
 
 class Head(nn.Module):
-    """The regression head: fuses state and features, answers log2(ns) and spread.
+    """The regression head: joins state and features and returns log2(ns) and spread.
 
-    ``log2_ns = offset + centre + scale z``; the last layer starts at zero, so that the first prediction is
-    the offset plus the centre.
+    ``log2_ns = offset + centre + scale z``. The last layer is initialised with zeros, so that the
+    first prediction is the offset plus the centre.
 
     Args:
         width: size of the backbone's hidden states.
-        num_features: launch features that are fused; 0 fuses none.
+        num_features: number of launch features; 0 uses none.
         hidden: width of the head's layers.
     """
 
@@ -95,7 +95,7 @@ class Head(nn.Module):
         Args:
             state: hidden states after the final norm, shape (b, m, width).
             features: launch features, NaN where unknown, shape (b, m, f).
-            offset: log2(ns) that is corrected, shape (b, m).
+            offset: log2(ns) that the model corrects, shape (b, m).
         """
         with full_precision(state):
             states = self.from_state(state)
@@ -116,22 +116,22 @@ class Head(nn.Module):
         return torch.cat((scaled, unknown.to(scaled.dtype)), dim=-1)
 
     def fit_features(self, features: Floats) -> None:
-        """Set what standardises the features, from the train part's, shape (n, f).
+        """Set mean and scale of each feature from the train part's features, shape (n, f).
 
-        A column that nothing fills gets mean 0: its indicator says all there is.
+        A feature without a known value gets mean 0 and scale 1.
         """
-        for index, column in enumerate(features.T):  # a table of all rows is large: no copy of it
+        for index, column in enumerate(features.T):  # by column: a copy of all rows is large
             known = column[np.isfinite(column)].astype(np.float64)
             mean, scale = (known.mean(), known.std()) if len(known) else (0.0, 0.0)
             self.feature_mean[index] = float(mean)
             self.feature_scale[index] = float(scale) if scale >= _LEAST_SCALE else 1.0
 
     def fit_target(self, residual: Floats, weight: Floats | None = None) -> None:
-        """Set centre and scale from the train part's log2(ns) minus offset, shape (n,).
+        """Set centre and scale of the target.
 
         Args:
-            residual: what is predicted.
-            weight: non-negative weights of the rows, shape (n,); None weighs all alike.
+            residual: log2(ns) minus offset of the train part, shape (n,).
+            weight: non-negative weights of the rows, shape (n,); None weighs all equally.
         """
         centre = float(np.average(residual, weights=weight))
         variance = float(np.average((residual - centre) ** 2, weights=weight))
@@ -142,8 +142,8 @@ class Head(nn.Module):
 class SoftplusHead(nn.Module):
     """The paper's head: log2(us) = softplus(linear(state)), without features and offset.
 
-    It cannot say less than 1 us. The paper predicts no spread; ours is a second output that reads the state and
-    moves nothing but itself, so that the time is fitted as in the paper.
+    It cannot predict less than 1 us. The spread is not in the paper: it is a second output whose
+    gradient does not reach the backbone, so that the time is fitted as in the paper.
 
     Source: LLMPerf, arXiv 2503.11244.
 
@@ -163,14 +163,14 @@ class SoftplusHead(nn.Module):
     def forward(
         self, state: torch.Tensor, features: torch.Tensor, offset: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log2(ns) and spread, each of shape (b, m); ``features`` and ``offset`` are not read."""
+        """Return log2(ns) and spread, each of shape (b, m); ``features``, ``offset`` are unused."""
         del features, offset
         with full_precision(state):
             log2_us, raw = self.output(state)[..., 0], self.output(state.detach())[..., 1]
             return functional.softplus(log2_us) + _LOG2_NS_PER_US, _spread(raw, self.scale)
 
     def fit_features(self, features: Floats) -> None:
-        """Do nothing: no feature is read."""
+        """Do nothing, because this head uses no feature."""
 
     def fit_target(self, residual: Floats, weight: Floats | None = None) -> None:
         """Set the spread's scale from the train part's log2(ns), shape (n,)."""
@@ -180,6 +180,6 @@ class SoftplusHead(nn.Module):
 
 
 def _spread(raw: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return a positive spread that saturates smoothly: a clamp would have no gradient beyond it."""
+    """Return a positive spread with a smooth limit; a clamp would have no gradient beyond it."""
     limited = _LOG_SPREAD_LIMIT * torch.tanh(raw / _LOG_SPREAD_LIMIT)
     return widen(scale) * limited.exp()

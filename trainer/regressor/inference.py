@@ -18,10 +18,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def predict(model: Regressor, batches: Iterable[AnyBatch]) -> tuple[Floats, Floats]:
-    """Return log2(ns) and spread of the launches that are present, batch after batch.
+    """Return log2(ns) and spread of the present launches of all batches, concatenated.
 
-    Within a batch they come in the order of its ``row``: ``batch.row[batch.row >= 0]`` names them. The
-    model's mode (training or not) is restored.
+    The launches of a numpy batch come in the order ``batch.row[batch.row >= 0]``. The model's mode
+    (training or evaluation) is restored.
 
     Args:
         model: on the batches' device.
@@ -43,7 +43,7 @@ def predict(model: Regressor, batches: Iterable[AnyBatch]) -> tuple[Floats, Floa
 
 
 def set_precision(model: Regressor, precision: Precision) -> None:
-    """Hold the backbone's weights in a precision; final norm, numeric tokens and head stay as they are."""
+    """Convert the backbone's weights, except the final norm's, to a precision."""
     kept = (PreciseLinear, PreciseLayerNorm)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     for module in model.backbone.modules():

@@ -1,7 +1,7 @@
-"""The regressor: tokens and features of launches in, log2(ns) and a spread out.
+"""The regressor: maps tokens and features of launches to log2(ns) and a spread.
 
-Owns the composition of backbone, numeric tokens and head, and how it is built from a spec. Does not own
-weights on disk (``weights.py``) or the optimiser (``trainer.fit``).
+Owns the composition of backbone, numeric tokens and head, and its construction from a spec.
+``weights.py`` owns weights on disk, ``trainer/fit`` the optimiser.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ AttentionForm = Literal["auto", "dense"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What the model says about each launch of a batch; padding launches hold finite numbers, too.
+    """The model's output for each launch of a batch; also finite for padding launches.
 
     Attributes:
-        log2_ns: shape (b, m), float32.
+        log2_ns: log2 of the predicted times in ns, shape (b, m), float32.
         spread: expected abs(log2(measured / predicted)), shape (b, m), float32, positive.
     """
 
@@ -43,11 +43,11 @@ class Output:
 
 
 class Regressor(nn.Module):
-    """Backbone, numeric tokens and head. Use ``build_regressor``.
+    """Backbone, numeric tokens and head. ``build_regressor`` makes one.
 
     Attributes:
-        spec: what it was built from.
-        attention: ``dense`` takes the dense mask on a GPU, too.
+        spec: the spec that it was built from.
+        attention: ``dense`` uses the dense mask also on a GPU.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Regressor(nn.Module):
         """Return log2(ns) and spread of each launch of the batch.
 
         Args:
-            batch: ``TorchBatch`` for ``reads = "packed"``, ``TorchQueryBatch`` for ``"query"``. Without
-                gradients a decoder of ours reads a ``TorchQueryBatch``, too, each prefix once (``takes_cache``).
+            batch: ``TorchBatch`` for ``reads = "packed"``, ``TorchQueryBatch`` for ``"query"``. A
+                model with ``takes_cache`` also reads a ``TorchQueryBatch`` when gradients are off.
 
         Raises:
-            TypeError: The model does not read such a batch.
+            TypeError: The model does not read this kind of batch.
         """
         if isinstance(batch, TorchBatch) and isinstance(self.backbone, Backbone):
             states = self._read_packs(self.backbone, batch)
@@ -95,7 +95,7 @@ class Regressor(nn.Module):
 
     @property
     def takes_cache(self) -> bool:
-        """Whether it is a decoder that can read many suffixes of a prefix whose keys are kept."""
+        """Whether the model is a decoder that can read suffixes with a ``PrefixCache``."""
         return isinstance(self.backbone, Backbone) and self.backbone.takes_cache
 
     def compile_blocks(self) -> None:
@@ -115,8 +115,8 @@ class Regressor(nn.Module):
         return states
 
     def _read_cached(self, batch: TorchQueryBatch) -> torch.Tensor:
-        """Return the launches' states, shape (g, k, width): each prefix is read once, its suffixes in chunks."""
-        assert isinstance(self.backbone, Backbone), "asked for only where takes_cache"
+        """Return the launches' states, shape (g, k, width); reads each prefix once."""
+        assert isinstance(self.backbone, Backbone), "takes_cache is true only for a Backbone"
         return torch.stack(
             [
                 suffix_states(
@@ -144,11 +144,11 @@ def build_regressor(spec: RegressorSpec, *, seed: int = 0) -> Regressor:
     """Build a regressor with random weights, in float32 on the CPU.
 
     Args:
-        spec: what to build.
-        seed: of the weights; torch's own generator is left as it is.
+        spec: of the regressor.
+        seed: of the weights; the state of torch's global generator does not change.
 
     Raises:
-        BadInput: The backbone's config cannot be used, or does not fit vocabulary or context.
+        BadInput: The backbone's config is unusable, or too small for the vocabulary or context.
         MissingExtra: Backbone auto needs ``transformers``, and it is not installed.
     """
     config = spec.config
@@ -173,7 +173,7 @@ def build_regressor(spec: RegressorSpec, *, seed: int = 0) -> Regressor:
 
 
 def without_adapters(spec: RegressorSpec) -> RegressorSpec:
-    """Return the spec of the regressor that merging its adapters makes."""
+    """Return the spec of the same regressor after its adapters are merged."""
     return replace(spec, config=spec.config.model_copy(update={"lora_rank": 0}))
 
 
@@ -181,8 +181,8 @@ def _build_backbone(spec: RegressorSpec) -> Backbone | QueryReader:
     config = spec.config
     if config.reads == "query" and config.backbone != "small":
         raise BadInput(
-            f"regressor.reads = 'query' needs an encoder of our own: set regressor.backbone = 'small', "
-            f"not {config.backbone!r}"
+            f"regressor.reads = 'query' needs backbone small, not {config.backbone!r}: set "
+            f"regressor.backbone = 'small', or regressor.reads = 'packed'"
         )
     match config.backbone:
         case "small":
@@ -211,9 +211,10 @@ def _check_fits(spec: RegressorSpec, vocabulary: int, context: int | None) -> No
     if spec.vocabulary > vocabulary:
         raise BadInput(
             f"the tokenizer produces {spec.vocabulary} tokens, but the checkpoint's embedding has "
-            f"{vocabulary} rows: take the checkpoint's own tokenizer"
+            f"{vocabulary} rows: use the checkpoint's own tokenizer"
         )
     if context is not None and spec.context > context:
         raise BadInput(
-            f"prompt.max_tokens = {spec.context}: the checkpoint reads at most {context} tokens"
+            f"prompt.max_tokens = {spec.context}: the checkpoint reads at most {context} tokens; "
+            f"set prompt.max_tokens to {context} or less"
         )

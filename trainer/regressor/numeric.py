@@ -1,7 +1,8 @@
-"""Numbers as tokens: what a slot holds, how large it is, and how it divides.
+"""Embedding of numeric tokens from their slot, magnitude, sign and remainders.
 
-A size's logarithm decides most of a time; its remainders by the warp's and the tile's width decide the rest.
-Text needs several tokens to say the first and cannot say the second.
+Run time depends mostly on the logarithm of a size, and also on its remainders by the widths of a
+warp (32) and of a tile (128). Text would need several tokens for the former and does not show the
+latter.
 """
 
 from __future__ import annotations
@@ -13,21 +14,20 @@ from trainer.regressor.batch import Numbers
 from trainer.regressor.precise import PreciseLinear, full_precision, widen
 
 PERIODS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Periods of the waves over log2(1 + abs(v)): from half a doubling to the whole range of 64-bit integers."""
+"""Periods of the waves over log2(1 + abs(v)): from half a doubling to the range of int64."""
 
 _LINEAR_SCALE = 16.0
-"""Divisor of log2 of a size, the middle of its range, so that it starts at the scale of the
-waves."""
+"""Divisor of log2 of a size: a typical value, so that the result is of the order of the waves."""
 
 _STD = 0.1
-"""Standard deviation of the first weights, as of the small model's text embedding."""
+"""Standard deviation of the initial weights, the same as of the small model's text embedding."""
 
 
 class NumericEmbedding(nn.Module):
     """Embeds numeric tokens: the sum of slot, smooth log2, sign and two remainders.
 
     Args:
-        num_slots: how many slots the prompt has.
+        num_slots: number of slots of the prompt.
         width: size of the embedding.
     """
 

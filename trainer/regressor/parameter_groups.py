@@ -1,4 +1,4 @@
-"""Which weights decay, and which learn at what rate."""
+"""Groups of weights with their learning rates and weight decay."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class ParameterGroup(TypedDict):
     """One group as torch's optimisers and DeepSpeed take it.
 
     Attributes:
-        name: part and decay, such as ``backbone.decay``.
+        name: part of the model and decay, such as ``backbone.decay``.
         params: the weights, in the model's order.
-        lr: highest learning rate.
-        weight_decay: AdamW's.
+        lr: highest learning rate of the schedule.
+        weight_decay: of AdamW.
     """
 
     name: str
@@ -29,9 +29,9 @@ class ParameterGroup(TypedDict):
 def parameter_groups(model: nn.Module, config: OptimiserConfig) -> list[ParameterGroup]:
     """Return the weights to fit, in at most four groups of a fixed order.
 
-    Matrices of linear layers decay; biases, norms and embeddings do not. Numeric tokens and head learn at
-    ``learning_rate``, the backbone at ``backbone_learning_rate`` where that is set. Frozen weights are
-    in no group.
+    Weight decay applies to matrices of linear layers, not to biases, norms and embeddings. The rate
+    is ``learning_rate`` for numeric tokens and head, and ``backbone_learning_rate`` (if set) for
+    the backbone. Frozen weights are in no group.
     """
     matrices = {
         id(weight)

@@ -1,8 +1,8 @@
-"""Arithmetic that stays in float32 whatever precision the weights are held in.
+"""Layers that compute in float32, whatever the precision of their weights is.
 
-The final norm, the numeric tokens and the head go through here: at log2(ns) of 8 to 16, bfloat16 is 4 % of a
-time. DeepSpeed's bf16 mode casts every parameter, so the weights are widened where they are used; autocast
-is switched off for the same reason.
+The final norm, the numeric tokens and the head use them: at log2(ns) of 8 to 16, a rounding step of
+bfloat16 is 4 % of the time. DeepSpeed's bf16 mode casts all parameters, so weights are widened at
+their use. Autocast is switched off for the same reason.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _LOW = (torch.bfloat16, torch.float16)
 
 
 def widen(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a half-precision tensor in float32, another as it is (float64 in tests)."""
+    """Return a 16-bit tensor in float32, and any other as it is (tests use float64)."""
     return tensor.float() if tensor.dtype in _LOW else tensor
 
 
 def full_precision(tensor: torch.Tensor) -> Any:
-    """Return the context that keeps autocast off on the tensor's device."""
+    """Return a context manager that switches autocast off on the tensor's device."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 

@@ -1,7 +1,7 @@
-"""A fitted regressor as a ``Predictor``: rows in, log2(ns) and spread out.
+"""A fitted regressor as a ``Predictor``.
 
-Owns the way from rows to batches in prediction: prompt, packs, offset. Launches of one kernel share its prefix, so
-that a thousand configs cost little more than one.
+Owns the conversion of rows to batches in prediction: prompt, packs, offset. Launches of one kernel
+share its prefix, so that a thousand configs cost little more than one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ FACTS_FILE = "predictor.json"
 
 @dataclass(slots=True)
 class RegressorPredictor:
-    """The fitted language model with what it needs to read a launch.
+    """The fitted language model with its encoder and offset model.
 
     Attributes:
         model: on the device that predicts.
-        encoder: makes the tokens.
+        encoder: converts launches to tokens.
         packing: lengths of packs, and tokens of a forward pass.
-        offset: predicts what the model corrects; None where it predicts the whole time.
-        saved_in: a folder that ``save`` copies; the weights on a GPU are rounded ones.
+        offset: predicts the offset that the model corrects; None if it predicts the whole time.
+        saved_in: folder with the exact weights, which ``save`` copies; on a GPU the weights in
+            memory may be rounded. None: ``save`` writes the weights in memory.
     """
 
     model: Regressor
@@ -63,7 +64,7 @@ class RegressorPredictor:
     refits: bool = False
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the time and spread of each row; a prompt that is too long is cut, and the row says so.
+        """Return time and spread of each row; ``is_cut`` marks rows with a truncated prompt.
 
         Raises:
             BadInput: A kernel comes without its source.
@@ -80,7 +81,7 @@ class RegressorPredictor:
         return Predicted(log2_ns=found[0], spread=found[1], is_cut=is_cut)
 
     def _encoded(self, rows: Rows) -> Iterator[tuple[Encoded, Places]]:
-        """Give the rows as training read them, then those that it would have dropped; with their places."""
+        """Yield tokens and positions: first of rows as in training, then of rows dropped there."""
         encoded = self.encoder.encode(rows)
         if len(encoded.kept):
             yield encoded, encoded.kept
@@ -106,11 +107,11 @@ class RegressorPredictor:
         return found
 
     def _batches(self, tokens: Tokens) -> Iterator[PackBatch | QueryBatch]:
-        """Give the forward passes over all launches.
+        """Yield the batches of the forward passes over all launches.
 
-        A decoder of ours keeps a kernel's keys and reads its launches with them: on a CPU always, because its
-        dense mask costs the square of a pack's length, on a GPU for one kernel. Launches of many kernels are
-        packed there: small passes one after the other would leave it idle.
+        A model with ``takes_cache`` caches a kernel's keys and values and reads its launches with
+        them: always on a CPU, where the dense mask of packs costs the square of their length; on a
+        GPU for one kernel only, because many small passes would leave the GPU idle.
         """
         rows = np.arange(len(tokens))
         cached = self.model.takes_cache and (tokens.num_groups == 1 or self._device.type == "cpu")
@@ -124,14 +125,14 @@ class RegressorPredictor:
         return next(self.model.parameters()).device
 
     def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder with our head, the prompt and the offset's model beside it."""
+        """Write a Hugging Face folder, with the head, the prompt and the offset model beside it."""
         if self.saved_in is not None:
             shutil.copytree(self.saved_in, folder, dirs_exist_ok=True)
             return
         save_regressor(self.model, folder)
         (folder / PROMPT_FOLDER).mkdir(exist_ok=True)
         self.encoder.save(folder / PROMPT_FOLDER)
-        self.encoder.tokenizer.save(folder)  # where transformers looks for it
+        self.encoder.tokenizer.save(folder)  # transformers expects the tokenizer here
         offset = None if self.offset is None else self.offset.name
         if self.offset is not None:
             (folder / OFFSET_FOLDER).mkdir(exist_ok=True)
@@ -140,9 +141,9 @@ class RegressorPredictor:
         (folder / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
     def read_back(self, folder: Path) -> Self:
-        """Write the model into ``folder`` and return what ``load`` makes of it: what users will have.
+        """Save the model to ``folder`` and load it again, so that it predicts as users' models do.
 
-        On a GPU that is not the fitted model: its weights are rounded there.
+        On a GPU the loaded model may differ from the fitted one, because ``load`` rounds weights.
         """
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -151,7 +152,7 @@ class RegressorPredictor:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what ``save`` wrote, onto a GPU where there is one.
+        """Read what ``save`` wrote, onto a GPU if there is one.
 
         Raises:
             BadInput: A file is missing or damaged.
@@ -164,7 +165,7 @@ class RegressorPredictor:
             raise BadInput(f"{folder / FACTS_FILE}: {error}") from None
         model = load_regressor(folder)
         if torch.cuda.is_available():
-            if model.spec.config.backbone != "small":  # ours is quick in float32, and exact
+            if model.spec.config.backbone != "small":  # backbone small is fast enough in float32
                 set_precision(model, "bf16")
             model = model.to("cuda")
         return cls(

@@ -1,8 +1,9 @@
-"""Attention of many suffixes to one prefix, whose keys and values are computed once.
+"""Attention of many suffixes to one prefix whose keys and values are computed once.
 
-Owns what attention does in the two passes of a prediction: over the prefix, where every layer keeps its keys and
-values, and over chunks of suffixes, which see the kept ones and themselves. It is the rule of packs
-(``attention.py``) without the pack: a dense mask over a pack of t tokens costs t^2 pairs, this costs what may be seen.
+Owns attention in the two passes of a prediction. The first pass reads the prefix, and every layer
+stores its keys and values. Later passes read chunks of suffixes, which attend to the stored prefix
+and to themselves. The result equals that of a pack (``attention.py``), but a dense mask over a pack
+of t tokens computes t^2 pairs, and this computes only the unmasked ones.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from torch.nn import functional
 
 
 class PrefixCache:
-    """The keys and values of one prefix, layer by layer. Give it to a backbone as its mask.
+    """The keys and values of one prefix by layer. A backbone takes it in place of a mask.
 
-    The first pass reads the prefix, a batch of one, and fills the cache. After ``close`` each pass reads a
-    batch of suffixes. Positions are the caller's: keys are kept as rotated.
+    The first pass reads the prefix, a batch of one, and fills the cache. After ``close`` each pass
+    reads a batch of suffixes. Keys are stored after rotation, so the caller must pass positions
+    that continue the prefix.
     """
 
     def __init__(self) -> None:
@@ -24,16 +26,18 @@ class PrefixCache:
         self._layer = 0
 
     def close(self) -> None:
-        """End the pass over the prefix: from now on suffixes are read."""
+        """End the pass over the prefix; later passes read suffixes."""
         self._is_whole = True
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Return the attended values of one layer, shape (b, h, t, d); layers come in their order.
+        """Return the attended values of one layer, shape (b, h, t, d).
+
+        Must be called once for each layer, in the order of the layers.
 
         Args:
-            query: shape (b, h, t, d): of the prefix (b is 1), or of b suffixes of t tokens.
-            key: likewise.
-            value: likewise.
+            query: of the prefix (b is 1), or of b suffixes of t tokens, shape (b, h, t, d).
+            key: shape (b, h, t, d).
+            value: shape (b, h, t, d).
         """
         if not self._is_whole:
             self._kept.append((key, value))
@@ -52,8 +56,8 @@ def _attend(
 ) -> torch.Tensor:
     """Attend to a shared prefix, shape (1, h, p, d), and causally within each suffix.
 
-    The suffixes' queries to the prefix are one matrix a head, so that the prefix is neither copied nor read
-    once a suffix. 16-bit types are widened: scores rounded to bfloat16 would be 0.4 % off.
+    The queries of all suffixes form one matrix for each head, so that the prefix is neither copied
+    nor read once per suffix. 16-bit types are widened: scores rounded to bfloat16 are 0.4 % off.
     """
     num, heads, length, dims = query.shape
     kind = query.dtype

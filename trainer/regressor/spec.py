@@ -1,4 +1,4 @@
-"""All that it takes to build a regressor again: what is written beside its weights."""
+"""The spec of a regressor, from which it is built; stored beside the weights."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from trainer.errors import BadInput
 from trainer.regressor_config import RegressorConfig
 
 FORMAT = 1
-"""Version of the JSON, raised when an older reader would misread it."""
+"""Version of the JSON; raised when older readers would misread a new file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegressorSpec:
-    """What a regressor is made of.
+    """The architecture and inputs of a regressor.
 
     Attributes:
         config: the run's ``regressor`` node.
-        vocabulary: text tokens that the tokenizer can produce.
-        num_slots: slots of numeric tokens; 0 where the prompt has none.
-        feature_names: launch features in the order of the batch's columns; read where ``config.features``.
-        context: longest sequence in tokens.
+        vocabulary: number of text tokens that the tokenizer can produce.
+        num_slots: number of slots of numeric tokens; 0 if the prompt has none.
+        feature_names: launch features in the order of the batch's columns; the head reads them if
+            ``config.features`` is true.
+        context: longest prompt (prefix + suffix) in tokens.
         backbone: the backbone's own ``config.json``; empty for backbone small.
     """
 
@@ -35,7 +36,7 @@ class RegressorSpec:
     backbone: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the spec as JSON's types; ``from_json`` takes it back."""
+        """Return the spec as JSON values, for ``from_json``."""
         return {
             "format": FORMAT,
             "config": self.config.model_dump(mode="json"),
@@ -51,11 +52,12 @@ class RegressorSpec:
         """Read what ``to_json`` wrote.
 
         Raises:
-            BadInput: A key is missing or wrong, or a newer version wrote it.
+            BadInput: A key is missing or wrong, or another version wrote the file.
         """
         if values.get("format") != FORMAT:
             raise BadInput(
-                f"regressor of format {values.get('format')!r}, this version reads {FORMAT}"
+                f"regressor of format {values.get('format')!r}, but this version reads format "
+                f"{FORMAT}: use the release that wrote it, or train again"
             )
         try:
             return cls(

@@ -1,15 +1,15 @@
-"""A regressor's folder: a Hugging Face folder with our head and spec beside it.
+"""Saving and loading of a regressor: a Hugging Face folder with head and spec beside it.
 
 ::
 
     FOLDER/
       config.json  model.safetensors    the backbone, as transformers loads it (codegen, auto);
                                         backbone small has model.safetensors alone
-      head.safetensors                  head and numeric tokens, with what standardises them
+      head.safetensors                  head (with means and scales) and numeric tokens
       regressor.json                    the spec
 
-Low-rank adapters are merged when it is written. A caller that must survive a crash writes to a temporary
-name and renames.
+Low-rank adapters are merged into the saved weights. Writing is not atomic: a caller that must
+survive a crash writes to a temporary folder and renames it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ HEAD_FILE = "head.safetensors"
 _BACKBONE = "backbone."
 
 _MOST_BESIDE = 2**28
-"""Numbers in buffers, as tables of positions: none of a model with that many weights has more."""
+"""Most numbers in buffers (such as tables of positions), unless the weights have more bytes. No
+supported model has more."""
 
 
 def read_backbone_config(folder: Path, config: RegressorConfig) -> dict[str, Any]:
@@ -56,14 +57,17 @@ def read_backbone_config(folder: Path, config: RegressorConfig) -> dict[str, Any
 
     Args:
         folder: a local Hugging Face folder.
-        config: says which backbone it is for.
+        config: names the backbone.
 
     Raises:
-        BadInput: There is no such folder or config, it is of another architecture, or backbone small,
-            which has no published checkpoint, was asked for.
+        BadInput: There is no such folder or config, the config is of another architecture, or the
+            backbone is small, which has no published checkpoint.
     """
     if config.backbone == "small":
-        raise BadInput("backbone small starts from scratch: it takes no checkpoint")
+        raise BadInput(
+            "backbone small starts from scratch and takes no checkpoint: leave out --init, or set "
+            "regressor.backbone"
+        )
     values = read_config(folder)
     if config.backbone == "codegen":
         try:
@@ -76,15 +80,15 @@ def read_backbone_config(folder: Path, config: RegressorConfig) -> dict[str, Any
 
 
 def load_backbone(model: Regressor, folder: Path) -> None:
-    """Copy a Hugging Face folder's weights into the backbone; head and adapters are left.
+    """Copy a Hugging Face folder's weights into the backbone; head and adapters do not change.
 
     Raises:
-        BadInput: A file is missing, damaged or truncated; a tensor is missing, unknown or of another shape
-            than the spec's config says; an auto backbone with these weights does not honour the mask.
+        BadInput: A file is missing, damaged or truncated; a tensor is missing or unknown, or its
+            shape differs from the spec's config; an auto backbone ignores the attention mask.
     """
     backbone = model.backbone
     if not folder.is_dir():
-        raise BadInput(f"{folder}: no such folder")
+        raise BadInput(f"{folder}: no such folder; give a model's folder")
     if isinstance(backbone, CodeGenBackbone):
         load_into(
             backbone, tensors_of(folder), where=folder, rename=our_name, convert=to_our_layout
@@ -101,10 +105,10 @@ def save_regressor(
     """Write a regressor; ``load_regressor`` reads it.
 
     Args:
-        model: what is written.
-        folder: made if it is not there; files of the same names are replaced.
-        state: the model's whole state dict; None takes ``model.state_dict()``. A sharded model (ZeRO-3)
-            must be gathered by the caller.
+        model: the regressor.
+        folder: created if missing; files of the same names are replaced.
+        state: the model's whole state dict; None takes ``model.state_dict()``. The caller must
+            gather the weights of a sharded model (ZeRO-3).
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole = merged(model.state_dict() if state is None else state)
@@ -129,18 +133,18 @@ def save_regressor(
 def load_regressor(
     folder: Path, device: Device = "cpu", precision: Precision = "fp32"
 ) -> Regressor:
-    """Read what ``save_regressor`` wrote, ready to predict.
+    """Load what ``save_regressor`` wrote, in evaluation mode.
 
     Args:
-        folder: the regressor's.
-        device: where it goes.
-        precision: of the backbone's weights; the rest is float32.
+        folder: the regressor's folder.
+        device: of the loaded model.
+        precision: of the backbone's weights; all others are float32.
 
     Raises:
-        BadInput: There is no such folder, or a file is missing, damaged or of another shape.
+        BadInput: There is no such folder, a file is missing or damaged, or a shape is wrong.
     """
     if not folder.is_dir():
-        raise BadInput(f"{folder}: no such folder")
+        raise BadInput(f"{folder}: no such folder; give a model's folder")
     model = _build_empty(RegressorSpec.from_json(read_json(folder / SPEC_FILE)), folder)
     load_backbone(model, folder)
     rest = torch.nn.ModuleDict({"head": model.head})
@@ -152,22 +156,23 @@ def load_regressor(
 
 
 def _build_empty(spec: RegressorSpec, folder: Path) -> Regressor:
-    """Build a regressor whose weights are not drawn, for all of them are loaded next."""
+    """Build a regressor with uninitialised weights, because all of them are loaded next."""
     with torch.device("meta"):
         model = build_regressor(spec)
     _check_size(model, folder)
     if spec.config.backbone == "auto":
-        return build_regressor(spec)  # transformers' models keep buffers that no file holds
+        return build_regressor(spec)  # models of transformers have buffers that no file holds
     return model.to_empty(device="cpu")
 
 
 def _check_size(model: Regressor, folder: Path) -> None:
-    """Raise BadInput where the config asks for more weights than the files can hold."""
+    """Raise BadInput if the config's model has more weights than the files can hold."""
     num_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     num_weights = sum(one.numel() for one in model.parameters())
     if num_weights > num_bytes:
         raise BadInput(
-            f"{folder}: its config is of {num_weights:,} weights, which {num_bytes:,} bytes of files cannot hold"
+            f"{folder}: its config is of {num_weights:,} weights, which {num_bytes:,} bytes of "
+            "files cannot hold"
         )
     num_beside = sum(one.numel() for one in model.buffers())
     if num_beside > max(num_bytes, _MOST_BESIDE):
@@ -185,7 +190,7 @@ def _load_auto(backbone: AutoBackbone, folder: Path) -> None:
 
     def rename(name: str) -> str | None:
         plain = name if name in wanted else name.removeprefix(prefix)
-        # What is left over belongs to a head that is not used here.
+        # Other tensors belong to the checkpoint's own head, which is not used.
         return plain if plain in wanted else None
 
     load_into(inner, tensors_of(folder), where=folder, rename=rename)

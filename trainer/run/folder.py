@@ -1,21 +1,22 @@
-"""A run on disk: what is in its folder, which stage of its life it is in, how a name finds it.
+"""A run on disk: the files of its folder, its stage, and how a run is found by name.
 
 ::
 
     RUN/
       config.json            written first: model, config tree, dataset, features, identity
       split.json             which families (kernels, launch configs) are in which part
-      prepared/              language models only: tokenizer, tokens of the fit rows, the model to build
+      prepared/              language models only: tokenizer, tokens of the fit rows, model's spec
       fit/                   language models only: checkpoints, and loss and speed by step
-      model/                 the model's own files          baselines/NAME/   those reported beside it
+      model/                 the model's files
+      baselines/NAME/        the files of a baseline that is reported beside the model
       conformal.json  training_range.json  device.json  metrics.json  model_card.md
                              a shipped run has training_range.json.gz
       kernels.parquet        the kernels fitted: ids, arguments, analysis
-      families.parquet       token runs, as hashes, of every source that training looked at
-      few_shot.json          how kernels differ from their predictions, where that could be learnt
-      predictions.parquet    every row that was not fitted
+      families.parquet       hashes of the token runs of every source that training used
+      few_shot.json          how kernels differ from their predictions; absent without enough data
+      predictions.parquet    predictions of every row that was not fitted
       published.json         written last: every file of the finished run with its size and hash
-      kernel_factors.json    written later by ``llmperf calibrate``: the factors of measured kernels
+      kernel_factors.json    written by ``llmperf calibrate``: the factors of measured kernels
 """
 
 from __future__ import annotations
@@ -63,9 +64,10 @@ PUBLISHED_FILE = "published.json"
 PUBLISHING_FOLDER = ".publishing"
 _NAMES = frozenset(
     {
-        CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
-        PACKED_RANGE_FILE, FAMILIES_FILE, FEW_SHOT_FILE, FACTORS_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
-        PREPARED_FOLDER, PREPARING_FOLDER, FIT_FOLDER, PUBLISHED_FILE, PUBLISHING_FOLDER,
+        CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE,
+        KERNELS_FILE, PACKED_RANGE_FILE, FAMILIES_FILE, FEW_SHOT_FILE, FACTORS_FILE,
+        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER, PREPARED_FOLDER,
+        PREPARING_FOLDER, FIT_FOLDER, PUBLISHED_FILE, PUBLISHING_FOLDER,
     }
 )  # fmt: skip
 
@@ -76,22 +78,22 @@ def _beside(name: str) -> str:
 
 
 NAMES = _NAMES | {_beside(name) for name in _NAMES if name.endswith(".json")}
-"""All that a run's folder can hold, what a killed process leaves half-written included."""
+"""All names that a run's folder can hold, with the temporary files of a killed process."""
 _FIRST_NAMES = frozenset({CONFIG_FILE, _beside(CONFIG_FILE), _beside(SPLIT_FILE)})
-"""What a run holds before ``split.json`` is there."""
+"""The names that a run's folder can hold before ``split.json`` is written."""
 
 
 class Stage(StrEnum):
-    """How far a run's life has come."""
+    """The stage that a run's training has reached."""
 
     EMPTY = "empty"
     STARTED = "started"
-    """``config.json`` names the run; it can be resumed."""
+    """``config.json`` and ``split.json`` are written; the same command resumes the training."""
     PUBLISHED = "published"
 
 
 RUNS_FOLDERS = (Path("runs"),)
-"""Where a run's name is looked for, relative to the working directory."""
+"""Folders in which a run is looked up by name, relative to the working directory."""
 
 KERNEL_COLUMNS = (
     "kernel_id",
@@ -104,11 +106,11 @@ KERNEL_COLUMNS = (
     *ANALYSIS_COLUMNS,
     INPUTS_COLUMN,
 )
-"""What a run keeps of the kernels that were fitted, their memory analysis included: ``predict`` plans by it."""
+"""Columns of ``kernels.parquet``; ``predict`` fills missing arguments by the memory analysis."""
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write one JSON document, whole or not at all; NaN is refused rather than written."""
+    """Write one JSON document atomically. Raises ValueError for NaN and infinities."""
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     temporary = path.with_name(_beside(path.name))
     with temporary.open("w", encoding="utf-8") as file:
@@ -122,7 +124,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read one JSON object.
 
     Raises:
-        BadInput: It cannot be read or is no object.
+        BadInput: The file cannot be read, or its value is not an object.
     """
     try:
         content = read_json_value(path)
@@ -135,9 +137,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Give a temporary folder that becomes ``out`` when the block ends without an error.
+    """Yield a temporary folder that is renamed to ``out`` when the block ends without an error.
 
-    What was at ``out`` is moved aside first and deleted after: there is no moment with half a run.
+    An old folder ``out`` is moved aside before the rename and deleted after it, so that ``out``
+    never holds a part of a run.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.new-", dir=out.parent))
@@ -157,14 +160,14 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def stage_of(folder: Path) -> Stage:
-    """Return how far the run in ``folder`` has come."""
+    """Return the stage of the run in ``folder``."""
     if not ((folder / CONFIG_FILE).is_file() and (folder / SPLIT_FILE).is_file()):
         return Stage.EMPTY
     return Stage.PUBLISHED if (folder / PUBLISHED_FILE).is_file() else Stage.STARTED
 
 
 def _was_begun(folder: Path) -> bool:
-    """Whether a training was killed here before ``split.json`` was whole: nothing of worth is there yet."""
+    """Return whether a training was killed here before it wrote ``split.json``: nothing to keep."""
     there = set(os.listdir(folder))
     if not there <= _FIRST_NAMES or any((folder / name).is_symlink() for name in there):
         return False
@@ -177,16 +180,16 @@ def _was_begun(folder: Path) -> bool:
 
 
 def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Path:
-    """Return the folder to write, symbolic links followed, once it is certain that ``out`` may be written.
+    """Check that a run may be written to ``out``; return the folder with symbolic links resolved.
 
     Args:
-        out: the folder wanted.
-        identity: ``config_hash`` and ``dataset_id`` of the run to come: a folder that holds a run with the
-            same is the same command's, to resume or to show.
-        overwrite: replace another run as well (never a folder that is no run).
+        out: the folder to write.
+        identity: ``config_hash`` and ``dataset_id`` of the new run. A folder that holds a run with
+            the same identity is accepted: the training resumes, or the finished run is shown.
+        overwrite: accept a folder that holds another run. Other folders are never accepted.
 
     Raises:
-        OutputTaken: It holds something that is no run (``RunExists``: another run).
+        OutputTaken: ``out`` holds something other than a run (``RunExists``: another run).
     """
     target = folder_to_write(
         out,
@@ -204,27 +207,27 @@ def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Pa
     same_config = found.get("config_hash") == identity["config_hash"]
     what = "the same config on other data" if same_config else "another config or other data"
     raise RunExists(
-        f"--out {out}: holds another run ({what}; a dataset that has grown is other data): name a new "
-        "folder, or replace that run with --set train.overwrite=true"
+        f"--out {out}: holds another run ({what}; a dataset that has grown is other data): name a "
+        "new folder, or replace that run with --set train.overwrite=true"
     )
 
 
 def _refuse_links(target: Path, out: Path) -> None:
-    """A run is written and pruned below its folder alone: a stranger's may lead elsewhere.
+    """Refuse links out of the folder, because a training writes and deletes files in it.
 
     Raises:
-        OutputTaken: Something in it is a link that leads out.
+        OutputTaken: A file in ``target`` is a link that leads out of ``target``.
     """
     for path in target.rglob("*"):
         if path.is_symlink() and not is_inside(path, target):
             raise OutputTaken(
-                f"--out {out}: {path.relative_to(target)} is a link that leads out of it: copy the run with what its links mean "
-                "(cp -rL), or name a new folder"
+                f"--out {out}: {path.relative_to(target)} is a link that leads out of it: copy the "
+                "run with the targets of its links (cp -rL), or name a new folder"
             )
 
 
 def has_identity(folder: Path, identity: Mapping[str, Any]) -> bool:
-    """Whether the run in ``folder`` has this identity."""
+    """Return whether ``config.json`` in ``folder`` has all values of ``identity``."""
     try:
         found = read_json(folder / CONFIG_FILE)
     except BadInput:
@@ -233,7 +236,7 @@ def has_identity(folder: Path, identity: Mapping[str, Any]) -> bool:
 
 
 def known_runs(search: tuple[Path, ...] = RUNS_FOLDERS) -> list[Path]:
-    """Return the runs in ``search``, each run itself or the ``model`` folder of one, sorted."""
+    """Return the finished runs at ``NAME`` or ``NAME/model`` in the folders ``search``, sorted."""
     return sorted(
         path.parent
         for root in search
@@ -247,12 +250,12 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
     """Find a run by path or by name.
 
     Args:
-        name: a folder, or the name of a run in one of ``search`` (itself or its ``model`` folder), or
-            of a model that comes with the package.
+        name: a folder, or the name of a run in one of ``search`` (at ``NAME`` or ``NAME/model``),
+            or the name of a model that comes with the package.
         search: folders that hold runs.
 
     Raises:
-        BadInput: There is no run of that name; the message lists those there are.
+        BadInput: There is no run of that name (the message lists the runs), or it is unfinished.
     """
     candidates = [
         Path(name),
@@ -267,13 +270,13 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
         if stage is Stage.STARTED:
             raise BadInput(
                 f"--model {name}: the training of {candidate} is not finished; run the same "
-                "`llmperf train` again, it goes on where it stopped"
+                "`llmperf train` command again, which resumes it"
             )
     shipped = shipped_run(str(name))
     if shipped is not None:
         return shipped
     known = ", ".join(map(str, known_runs(search)))
-    there = f"runs here: {known}" if known else "none is here"
+    there = f"runs here: {known}" if known else "runs here: none"
     there += "; `llmperf train` makes one"
     if shipped_models():
         there += f"; llmperf brings {', '.join(shipped_models())}"
@@ -281,5 +284,5 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
 
 
 def fitted_kernels(kernels: pa.Table, rows: np.ndarray[Any, Any]) -> pa.Table:
-    """Return the ``KERNEL_COLUMNS`` of the kernels rows that were fitted; ``rows`` may repeat."""
+    """Return ``KERNEL_COLUMNS`` of the kernels that were fitted; ``rows`` may have duplicates."""
     return kernels.take(pa.array(np.unique(rows))).select(list(KERNEL_COLUMNS))

@@ -1,11 +1,11 @@
-"""What a few measured launches of a kernel say about it: its own factor, kept beside the model.
+"""Factors of kernels: corrections from a few measured launches, stored beside the model.
 
-Owns ``few_shot.json`` (what training learnt about how kernels differ), ``kernel_factors.json`` (the factors of kernels that
-were measured since) and how a factor corrects a prediction. Does not own how both are worked out
-(``trainer/prediction/few_shot.py``).
+Owns ``few_shot.json`` (the distribution of factors over kernels, learnt in training),
+``kernel_factors.json`` (the factors of measured kernels) and the correction of a prediction by a
+factor. ``trainer/prediction/few_shot.py`` computes the contents of both files.
 
-A factor scales the *work* of a launch, not its launch floor: a kernel that takes twice as long as predicted at large
-sizes still starts as fast at small ones. So predicted = floor + work becomes floor + work x 2^factor.
+A factor scales the *work* of a launch and not its launch floor, because the floor belongs to the
+device and not to the kernel: predicted = floor + work becomes floor + work x 2^factor.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from trainer.interface import Floats
 from trainer.run.folder import FACTORS_FILE, FEW_SHOT_FILE, read_json
 
 SMALLEST_WORK_SHARE = 0.05
-"""Smallest share of a predicted time that counts as work: a launch predicted at the floor may do
-some, and less is timer noise."""
+"""Smallest share of a predicted time that counts as work: a launch predicted at the launch floor
+may do some work, and less than 5 % is timer noise."""
 
 _SCHEMA = 1
 KernelKey = tuple[str, str]
@@ -37,15 +37,16 @@ KernelKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewShot:
-    """How the kernels of the calibration part differ from their predictions.
+    """The distribution of kernels' factors, and interval widths by number of measured launches.
 
     Attributes:
-        scales_log2: standard deviations of the normal parts that factors are a mixture of, about 0.
-        weights: of these parts; their sum is 1.
-        noise_log2: scale of a single launch's own error, besides its kernel's factor.
+        scales_log2: standard deviations of the mixture of normal distributions, all with mean 0,
+            that factors (log2) follow.
+        weights: weights of the mixture's components; their sum is 1.
+        noise_log2: scale of the error of a single launch that its kernel's factor does not explain.
         level: wanted coverage.
-        bands: number of measured launches to the half width of the interval, in multiples of the expected error
-            (``Corrected``).
+        bands: number of measured launches to the half width of the interval, in multiples of the
+            expected error (``expected_error``).
         source: parts of the split that this was learnt from.
     """
 
@@ -57,7 +58,7 @@ class FewShot:
     source: str
 
     def band(self, num_launches: int) -> Band:
-        """Return the band for so many measured launches, or for the next smaller number that has one."""
+        """Return the band for ``num_launches``, or for the next smaller number that has a band."""
         known = [number for number in self.bands if number <= num_launches]
         return self.bands[max(known) if known else min(self.bands)]
 
@@ -79,7 +80,7 @@ class FewShot:
         """Read what ``to_json`` wrote.
 
         Raises:
-            ValueError: It is of another schema or lacks a key.
+            ValueError: The content has another schema, lacks a key or has a bad value.
         """
         if content.get("schema") != _SCHEMA:
             raise ValueError(f"{FEW_SHOT_FILE}: schema {content.get('schema')!r} is not {_SCHEMA}")
@@ -98,15 +99,16 @@ class FewShot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFactor:
-    """What measured launches of one kernel on one device class say.
+    """The factor of one kernel on one device class, from its measured launches.
 
     Attributes:
         kernel_id: of the kernel.
-        device_class: where it was measured.
-        log2_factor: median of the posterior: the kernel's work takes 2**log2_factor times what is predicted.
+        device_class: of the measured launches.
+        log2_factor: median of the posterior: the kernel's work takes 2**log2_factor times the
+            predicted work.
         sd_log2: standard deviation of the posterior.
-        num_launches: how many launches were used.
-        sample_ids: which: they are no test of the corrected prediction.
+        num_launches: number of measured launches.
+        sample_ids: the measured launches; an evaluation does not score them.
     """
 
     kernel_id: str
@@ -122,22 +124,25 @@ class KernelFactor:
         return self.kernel_id, self.device_class
 
     def said(self) -> str:
-        """Return what a user reads beside a corrected prediction."""
+        """Return the note that a user reads beside a corrected prediction."""
         launches = (
             "1 measured launch"
             if self.num_launches == 1
             else f"{self.num_launches} measured launches"
         )
-        return f"corrected by the kernel's own factor of {2**self.log2_factor:.3g}, from {launches} of it"
+        return (
+            f"corrected by the kernel's own factor of {2**self.log2_factor:.3g}, from {launches} "
+            "of the kernel"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """Predictions with the factor in them, shape (n,) each.
+    """Predictions corrected by a factor, shape (n,) each.
 
     Attributes:
-        log2_ns: log2 of the corrected times.
-        half_width_log2: of their intervals.
+        log2_ns: log2 of the corrected times in ns.
+        half_width_log2: half widths of their intervals, in log2.
     """
 
     log2_ns: Floats
@@ -145,20 +150,20 @@ class Corrected:
 
 
 def work_share(log2_ns: Floats, floor_ns: float | Floats) -> Floats:
-    """Return which share of each predicted time is work and not launch floor, between 0.05 and 1, shape (n,)."""
+    """Return the share of work (not launch floor) in each predicted time, 0.05 to 1, shape (n,)."""
     share = 1.0 - np.asarray(floor_ns, dtype=np.float64) / np.exp2(log2_ns)
     return np.asarray(np.clip(share, SMALLEST_WORK_SHARE, 1.0), dtype=np.float64)
 
 
 def rescaled(share: Floats, log2_factor: float | Floats) -> tuple[Floats, Floats]:
-    """Return by how much log2 of a time changes where its work is scaled, and how fast that changes.
+    """Return the change of log2(time) when its work is scaled, and the change's derivative.
 
     Args:
         share: share of the time that is work.
         log2_factor: broadcast against ``share``.
 
     Returns:
-        log2(1 - share + share * 2**factor), and its derivative by the factor (between 0 and 1).
+        log2(1 - share + share * 2**log2_factor), and its derivative by ``log2_factor`` (0 to 1).
     """
     work = share * np.exp2(log2_factor)
     total = 1.0 - share + work
@@ -168,16 +173,17 @@ def rescaled(share: Floats, log2_factor: float | Floats) -> tuple[Floats, Floats
 def corrected(
     few_shot: FewShot, factor: KernelFactor, log2_ns: Floats, floor_ns: float
 ) -> Corrected:
-    """Correct the predicted times of launches of one kernel.
+    """Correct the predicted times of n launches of one kernel.
 
-    The expected error of a launch joins its own (``noise_log2``) to what is not known of the factor, as far as the
-    launch depends on it; the interval is the calibrated multiple of that.
+    The expected error of a launch combines its own error (``noise_log2``) with the uncertainty of
+    the factor, times the launch's sensitivity to the factor. The half width of the interval is a
+    calibrated multiple of the expected error.
 
     Args:
         few_shot: of the run.
         factor: of the kernel.
-        log2_ns: what the model says, shape (n,).
-        floor_ns: time of an empty launch on the device; 0 where it is not known.
+        log2_ns: log2 of the predicted times in ns, shape (n,).
+        floor_ns: time of an empty launch on the device; 0 if unknown.
     """
     change, slope = rescaled(work_share(log2_ns, floor_ns), factor.log2_factor)
     expected = expected_error(few_shot.noise_log2, slope, factor.sd_log2)
@@ -186,28 +192,28 @@ def corrected(
 
 
 def expected_error(noise_log2: float, slope: Floats, sd_log2: float | Floats) -> Floats:
-    """Return the error to expect of corrected predictions, in log2, shape (n,)."""
+    """Return the expected error of corrected predictions, in log2, shape (n,)."""
     return np.sqrt(noise_log2**2 + (slope * sd_log2) ** 2)
 
 
 def floor_ns(device: Device | None) -> float:
-    """Return the time of an empty launch; 0 where it was not measured."""
+    """Return the time of an empty launch in ns; 0 where it was not measured."""
     return 0.0 if device is None or device.launch_floor_ns is None else device.launch_floor_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFactors:
-    """The factors of the kernels that were measured, and what they are applied with."""
+    """The factors of the measured kernels, and the ``FewShot`` that they are applied with."""
 
     few_shot: FewShot
     factors: Mapping[KernelKey, KernelFactor] = field(default_factory=dict)
 
     def joined(self, newer: KernelFactors) -> KernelFactors:
-        """Return both, the newer one's where both have a kernel."""
+        """Return the factors of both; ``newer`` wins where both have a kernel."""
         return KernelFactors(few_shot=newer.few_shot, factors={**self.factors, **newer.factors})
 
     def save(self, run: Path) -> None:
-        """Write ``kernel_factors.json`` into the folder of a run: whole or not at all."""
+        """Write ``kernel_factors.json`` into the folder of a run, atomically."""
         content = {
             "schema": _SCHEMA,
             "few_shot": self.few_shot.to_json(),
@@ -230,7 +236,7 @@ class KernelFactors:
         """Read ``kernel_factors.json`` of a run; None where no kernel was measured.
 
         Raises:
-            BadInput: It is damaged.
+            BadInput: The file is damaged.
         """
         path = run / FACTORS_FILE
         if not path.exists():

@@ -1,7 +1,8 @@
-"""Which sources a run knows, and the family of each: they identify near duplicates that are collected later.
+"""The sources that a run knows and their families, to find near duplicates in other datasets.
 
-Owns ``families.parquet``. It holds every kernel that training looked at, for a near duplicate of a kernel that chose the
-model or made its intervals is no test either. It holds no source: token runs as hashes (``source_sets.py``).
+Owns ``families.parquet``. The file has every kernel of the usable rows and not only the fitted
+ones: a near duplicate of a kernel that selected the model or calibrated its intervals is not a fair
+test either. It holds hashes of token runs (``source_sets.py``) and not the sources.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from trainer.run.folder import FAMILIES_FILE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFamilies:
-    """The n different sources of a run.
+    """The n distinct sources of a run.
 
     Attributes:
         sources: their token runs.
-        sha256: of each source, in hexadecimal.
-        family_id: of each, as the run's dataset had it.
+        sha256: hash of each source, in hexadecimal.
+        family_id: family of each source in the run's dataset.
         fitted: whether a kernel of the source was fitted, shape (n,).
     """
 
@@ -43,8 +44,8 @@ class KnownFamilies:
         """Take the kernels of the usable rows; those without a source are left out.
 
         Args:
-            data: what the run was made from.
-            fitted_rows: rows that were fitted.
+            data: the dataset of the run.
+            fitted_rows: positions of the rows that were fitted.
         """
         kernels = data.rows.kernels
         texts = kernels.column("source").to_pylist()
@@ -78,15 +79,15 @@ class KnownFamilies:
         }
         for place, (name, values) in enumerate(columns.items()):
             table = table.add_column(place, name, values)
-        # Numbers and hashes that hardly repeat: a dictionary would only add to them.
+        # Hashes hardly repeat, so a dictionary encoding would make the file larger.
         pq.write_table(table, folder / FAMILIES_FILE, compression="zstd", use_dictionary=False)
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """Read ``families.parquet`` of a run; None from a run of an earlier release, which has none.
+        """Read ``families.parquet`` of a run; return None if an earlier release made the run.
 
         Raises:
-            ValueError: It is damaged.
+            ValueError: The file is damaged.
         """
         path = folder / FAMILIES_FILE
         if not path.exists():
@@ -95,7 +96,7 @@ class KnownFamilies:
             table = read_table(path)
             for name in ("source_sha256", "family_id", "fitted"):
                 if table.column(name).null_count:
-                    raise ValueError(f"{name} is not there for each source")
+                    raise ValueError(f"column {name} has nulls")
             return cls(
                 sources=SourceSets.of_table(table),
                 sha256=tuple(

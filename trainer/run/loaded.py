@@ -1,4 +1,4 @@
-"""A finished run read back from its folder."""
+"""Loading of a finished run from its folder."""
 
 from __future__ import annotations
 
@@ -44,22 +44,23 @@ from trainer.run.kernel_factors import FewShot, KernelFactors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRun:
-    """A run read back.
+    """A run loaded from its folder.
 
     Attributes:
-        folder: where it lies.
+        folder: folder of the run.
         name: the model's name.
         model: the model.
-        baselines: name to the models fitted beside it; each is read when it is first asked for.
-        config: the tree it was trained with.
-        split: its split.
-        conformal: its intervals.
-        known: the ranges of its fit rows.
+        baselines: name to baseline; each is loaded at its first use.
+        config: the config of the training.
+        split: the split of the training.
+        conformal: widths of the intervals.
+        known: the ranges of the fit rows' features.
         devices: device class to one of its devices.
         kernels: the kernels that were fitted (``KERNEL_COLUMNS``).
-        few_shot: how kernels differ from their predictions; None from an earlier release, or from too few kernels.
-        factors: those of kernels that were measured since (``llmperf calibrate``), or None.
-        notes: what a reader of its numbers must know whatever it is scored on.
+        few_shot: distribution of kernels' factors; None if an earlier release made the run or it
+            had too few kernels.
+        factors: factors of measured kernels (``llmperf calibrate``), or None.
+        notes: notes that apply to every evaluation of the run.
     """
 
     folder: Path
@@ -78,14 +79,14 @@ class LoadedRun:
 
     @property
     def reads_work(self) -> bool:
-        """Whether launches with counted work were among those that were fitted, so that the model makes use of it."""
+        """Whether the fit rows had launches with counted work, so that the model can use it."""
         if WORK_FEATURE not in self.known.names:
             return False
         return bool(np.isfinite(self.known.low[self.known.names.index(WORK_FEATURE)]))
 
 
 class _Baselines(Mapping[str, Predictor]):
-    """Models read when they are asked for: ``predict`` asks for none, and one holds all train sources."""
+    """A mapping that loads a model at its first use; ``predict`` needs none, and some are large."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders
@@ -104,12 +105,12 @@ class _Baselines(Mapping[str, Predictor]):
 
 
 def load_run(folder: Path) -> LoadedRun:
-    """Read a run back.
+    """Load a run.
 
     Raises:
         BadInput: A file is missing or damaged, or the run needs features that this release does not
-            compute. Features that were added since do no harm: models take theirs by name.
-        MissingExtra: Its model needs a library that is not installed.
+            compute. Features added since the training are no problem: models select by name.
+        MissingExtra: The model needs a library that is not installed.
     """
     with reading(f"{folder}"):
         check_files(folder)
@@ -155,7 +156,7 @@ def load_run(folder: Path) -> LoadedRun:
 
 
 def origin_notes(content: Mapping[str, Any]) -> list[str]:
-    """Say what the weights of a published architecture started from, by the content of ``config.json``."""
+    """Return a note on the initial weights of a codegen or auto backbone, from ``config.json``."""
     config = content.get("config", {})
     backbone = config.get("regressor", {}).get("backbone")
     if config.get("model") != "regressor" or backbone not in ("codegen", "auto"):
@@ -163,10 +164,12 @@ def origin_notes(content: Mapping[str, Any]) -> list[str]:
     init = content.get("init")
     if init is None:
         return [
-            f"weights: backbone {backbone} started from random weights (--init random), not from a pretrained model"
+            f"weights: backbone {backbone} started from random weights (--init random), not from a "
+            "pretrained model"
         ]
     return [
-        f"weights: backbone {backbone} started from the checkpoint {init['name']} (digest {init['digest']})"
+        f"weights: backbone {backbone} started from the checkpoint {init['name']} "
+        f"(digest {init['digest']})"
     ]
 
 
@@ -174,16 +177,16 @@ def origin_notes(content: Mapping[str, Any]) -> list[str]:
 def _as_a_run(folder: Path) -> Iterator[None]:
     try:
         yield
-    except ConfigError as error:  # of the run's config, not of this command's
+    except ConfigError as error:  # an error in the run's config, not in this command's options
         raise BadInput(f"{folder}: not a readable run: {error}") from None
 
 
 def _check_whole(folder: Path) -> None:
-    """Assert that every file of the run is there with its size; hashes are for copies over a network."""
+    """Check that every file of the run exists with its size; hashes are not compared here."""
     if stage_of(folder) is not Stage.PUBLISHED:
         raise BadInput(
-            f"{folder}: its training is not finished; run the same `llmperf train` again, it goes on "
-            "where it stopped"
+            f"{folder}: its training is not finished; run the same `llmperf train` command again, "
+            "which resumes it"
         )
     files = read_json(folder / PUBLISHED_FILE).get("files")
     if not isinstance(files, dict):
@@ -191,7 +194,10 @@ def _check_whole(folder: Path) -> None:
     for name, facts in files.items():
         path = folder / name
         if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
-            raise BadInput(f"{folder / PUBLISHED_FILE}: lists a file that is not of the run")
+            raise BadInput(
+                f"{folder / PUBLISHED_FILE}: lists a file outside of the run's folder; copy the "
+                "run again, or train it anew"
+            )
         size = path.stat().st_size if path.is_file() else None
         if size != facts["bytes"]:
             found = "is missing" if size is None else f"has {size:,} of {facts['bytes']:,} bytes"

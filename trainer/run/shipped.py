@@ -1,7 +1,7 @@
-"""The models that come with the package: where they lie, and which is taken when none is named.
+"""The models that come with the package, in the folder ``trainer/shipped``.
 
-Owns the folder ``trainer/shipped``. A model there is a run, less what only its training needed: the rows it
-predicted, the baselines beside it, and the arguments and analysis of the kernels that were fitted.
+A shipped model is a run without the parts that prediction does not need: the predictions of its
+training, the baselines, and the arguments and analysis of the fitted kernels.
 ``python -m benchmarks.models.shipped_model`` makes it.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 SHIPPED_FOLDER: Final = Path(__file__).resolve().parents[1] / "shipped"
 """Folder of the shipped model, in an installed wheel as in a checkout."""
 DEFAULT_MODEL: Final = "h200"
-"""Taken when no model is named and ``runs/`` has none."""
+"""The model that is used when no model is named and ``runs/`` has no run."""
 _MARK = "published.json"
 
 
@@ -23,5 +23,5 @@ def shipped_models() -> list[str]:
 
 
 def shipped_run(name: str = DEFAULT_MODEL) -> Path | None:
-    """Return the run of a model that comes with the package; None if there is none of that name."""
+    """Return the run of the shipped model ``name``; None if there is no such model."""
     return SHIPPED_FOLDER / name if name in shipped_models() else None

@@ -394,7 +394,7 @@ def test_predict_with_a_bad_option(
         (("big", "1"), 2, ("--global-size 'big'", "positive")),
         (("64", ""), 2, ("--local-size ''", "positive")),
         (("8,8,8,8", "1,1,1,1"), 2, ("one to three",)),
-        (("64,64", "8"), 3, ("1 dimensions", "equally many")),
+        (("64,64", "8"), 3, ("1 dimensions", "give the same number")),
         (("4096", "2048"), 3, ("--local-size 2048", "1024")),
         (("100", "64"), 3, ("64 does not divide", "50 does")),
         (("9" * 30, "1"), 3, ("--global-size", "no device runs that")),
@@ -442,7 +442,7 @@ def test_train_on_failures_only(tmp_path: Path, replay: str) -> None:
     [
         (("--preset", "gbd"), ("did you mean 'gbdt'?",)),
         (("--set", "gbdt.num_roundz=3"), ("did you mean 'gbdt.num_rounds'?",)),
-        (("--init", "random"), ("--init random", "'gbdt'", "no weights")),
+        (("--init", "random"), ("--init random", "'gbdt'", "takes no initial weights")),
         (("--workers", "2"), ("--workers needs --cluster",)),
         (("--preset", "codegen-2b"), ("--init is missing", "--init random")),
         (("--preset", "tiny", "--init", "elsewhere"), ("--init elsewhere", "'small'")),

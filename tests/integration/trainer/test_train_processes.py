@@ -129,7 +129,7 @@ def test_a_signal_outside_the_fit_is_an_interruption(
     process.send_signal(number)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130, rest
-    assert "run the same command again to continue" in rest
+    assert "run the same command again to resume" in rest
 
 
 def test_bad_input_ends_all_processes(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Language models that read packs or queries, behind one interface."""
+"""The language models of the regressor: backbones that read packs, and the query reader."""

@@ -1,7 +1,7 @@
-"""What every backbone does: token embeddings in, hidden states out.
+"""The interface of backbones: they map token embeddings to hidden states.
 
-Owns the interface between the regressor and its language model, and what the stacks of our own share:
-activation checkpointing, the gathering of queries, and compilation of blocks.
+Owns the interface between the regressor and its language model, and code that backbones share:
+activation checkpointing, gathering of states, compilation of blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from trainer.regressor.attention import Mask
 
 _COMPILATIONS = 64
-"""Most compilations of a block: four pack lengths, with whole and partial batches, in both modes."""
+"""Most compilations of a block: 4 pack lengths, full and partial batches, both modes, and slack."""
 
 
 class Backbone(nn.Module, ABC):
@@ -25,7 +25,7 @@ class Backbone(nn.Module, ABC):
     Attributes:
         width: size of its hidden states.
         takes_blocks: whether its attention takes FlexAttention's block mask.
-        takes_cache: whether its attention is ours and takes a ``PrefixCache``.
+        takes_cache: whether its attention takes a ``PrefixCache``.
     """
 
     width: int
@@ -40,7 +40,7 @@ class Backbone(nn.Module, ABC):
             ids: token ids, none negative, shape (b, t).
 
         Returns:
-            Shape (b, t, width), in the type that the blocks compute in.
+            Shape (b, t, width), in the floating-point type that the blocks compute in.
         """
 
     @abstractmethod
@@ -56,8 +56,8 @@ class Backbone(nn.Module, ABC):
         Args:
             embeddings: shape (b, t, width).
             position: position ids, shape (b, t).
-            mask: who may attend to whom.
-            at: places whose states are wanted, shape (b, m); None takes all.
+            mask: which token attends to which.
+            at: places of the tokens whose states are returned, shape (b, m); None: all tokens.
 
         Returns:
             Shape (b, m, width), or (b, t, width) without ``at``.
@@ -68,9 +68,9 @@ class Backbone(nn.Module, ABC):
         """Return the blocks, first to last."""
 
     def compile_blocks(self, compiler: str = "inductor") -> None:
-        """Compile each block where it stands, for a GPU; the names of the weights do not change.
+        """Compile each block in place, for a GPU; the names of the weights do not change.
 
-        Blocks of one shape share their compilations: one for each shape of the batch and each mode
+        Equal blocks share their compilations, one for each shape of a batch and each mode
         (training, inference). Not for ZeRO-3, whose hooks fetch the weights of inner modules.
 
         Args:
@@ -83,14 +83,14 @@ class Backbone(nn.Module, ABC):
 
 
 def states_at(states: torch.Tensor, at: torch.Tensor | None) -> torch.Tensor:
-    """Return the states at places ``at`` (shape (b, m)) of ``states`` (b, t, w); all where it is None."""
+    """Return the states at places ``at`` (shape (b, m)) of ``states`` (b, t, w); None: all."""
     if at is None:
         return states
     return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
 
 
 def run_block(block: nn.Module, states: torch.Tensor, *rest: object, again: bool) -> torch.Tensor:
-    """Run one block; with ``again`` its activations are computed anew in the backward pass."""
+    """Run one block; ``again`` recomputes its activations in the backward pass to save memory."""
     if again and torch.is_grad_enabled():
         output: torch.Tensor = checkpoint(
             block, states, *rest, use_reentrant=False, preserve_rng_state=False

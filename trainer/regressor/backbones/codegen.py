@@ -1,7 +1,7 @@
-"""CodeGen's blocks, fast: attention and MLP side by side on one norm, plain qkv, any of our masks.
+"""A fast CodeGen: attention and MLP in parallel on one norm, with every mask of ``attention.py``.
 
-Owns the module and its shape. The odd layout of the published checkpoints is undone in
-``codegen_weights.py``; here a head's query, key and value are rows in order.
+Owns the module and its shape. The rows of qkv are all queries, then all keys, then all values;
+``codegen_weights.py`` converts from the layout of published checkpoints.
 
 Source: CodeGen, arXiv 2203.13474; GPT-J's block.
 """
@@ -23,24 +23,24 @@ from trainer.regressor.backbones.rotary import angles, rotate
 from trainer.regressor.precise import PreciseLayerNorm
 
 NUM_PARTITIONS = 4
-"""The published layout splits the heads into this many groups; their number is a multiple of it."""
+"""Number of partitions of the heads in the published layout; it divides the number of heads."""
 
 _INIT_STD = 0.02
 
 _GELU = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
-"""From the checkpoint's name of the activation to torch's name of the approximation."""
+"""Maps a checkpoint's name of the activation to torch's name of the GELU approximation."""
 
 
 def codegen_config(
     *, width: int, depth: int, heads: int, rotary_dims: int, vocabulary: int = 51_200
 ) -> dict[str, Any]:
-    """Return a ``config.json`` as ``transformers`` reads it, for random weights.
+    """Return a ``config.json`` for ``transformers``, for a model with random weights.
 
     Args:
         width: size of the hidden states.
-        depth: how many blocks.
+        depth: number of blocks.
         heads: attention heads of a block.
-        rotary_dims: dimensions of a head that are rotated.
+        rotary_dims: number of rotated dimensions of a head.
         vocabulary: rows of the embedding; the published models have 51,200.
     """
     return {
@@ -78,17 +78,17 @@ _MOST_BLOCKS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeGenShape:
-    """What a CodeGen checkpoint's ``config.json`` says, in our words.
+    """The shape that a CodeGen checkpoint's ``config.json`` specifies.
 
     Attributes:
         vocabulary: rows of the embedding.
-        context: longest sequence in tokens that it was trained on.
+        context: longest sequence in tokens.
         width: size of the hidden states.
-        depth: how many blocks.
+        depth: number of blocks.
         heads: attention heads of a block.
-        rotary_dims: dimensions of a head that are rotated.
+        rotary_dims: number of rotated dimensions of a head.
         mlp_width: size of the MLP's hidden layer.
-        approximation: of the GELU, as torch names it.
+        approximation: torch's name of the GELU approximation.
         epsilon: of the layer norms.
     """
 
@@ -107,13 +107,13 @@ class CodeGenShape:
         """Read the shape from a ``config.json``.
 
         Raises:
-            BadInput: It is another architecture's, or a number is missing or impossible.
+            BadInput: The config is of another architecture, or a number is missing or impossible.
         """
         kind = config.get("model_type")
         if kind != "codegen":
             raise BadInput(
                 f"model_type is {kind!r}, but backbone codegen takes a checkpoint of CodeGen; "
-                f"set regressor.backbone = 'auto' for another architecture"
+                f"set regressor.backbone = 'auto' for other architectures"
             )
         try:
             width, heads = int(config["n_embd"]), int(config["n_head"])
@@ -149,7 +149,7 @@ class CodeGenShape:
 
 
 class CodeGenBlock(nn.Module):
-    """Attention and MLP read the same normed states and are added at once."""
+    """A block whose attention and MLP read the same normed states and are both added to them."""
 
     def __init__(self, shape: CodeGenShape) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class CodeGenBackbone(Backbone):
 
     Args:
         shape: from the checkpoint's config.
-        checkpointing: compute activations again in the backward pass.
+        checkpointing: recompute activations in the backward pass to save memory.
     """
 
     def __init__(self, shape: CodeGenShape, *, checkpointing: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""Any decoder that ``transformers`` knows, as a backbone: slower than our own, and general.
+"""Any decoder of ``transformers`` as a backbone; slower than ``codegen.py`` and ``small.py``.
 
-The door to ``transformers``' models. An architecture serves if it takes embeddings, position ids and a
-four-dimensional mask, and honours both; one that does not is refused by a trial when it is built, because
-its packed predictions would silently differ from unpacked ones.
+The only module that builds models of ``transformers``. An architecture must take embeddings,
+position ids and a four-dimensional mask, and must use all three. A trial at construction refuses
+other architectures, because their packed predictions would silently differ from unpacked ones.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from trainer.regressor.precise import widen
 from trainer.regressor.prefix_cache import PrefixCache
 
 _TOLERANCE = 1e-3
-"""Largest difference of packed and unpacked states over the states' scale, in float32: 1e-6 was seen
-where the mask is honoured, 1e-1 where it is not."""
+"""Largest relative difference of packed and unpacked states, in float32. Models that use the mask
+have 1e-6, models that ignore it 1e-1."""
 
 _NAMES_OF_OTHERS = frozenset(
     {"auto_map", "backbone", "use_pretrained_backbone", "use_timm_backbone"}
 )
-"""Keys of a config that name code inside the checkpoint's folder, or another model to fetch: never run, never asked for."""
+"""Config keys that name code in the checkpoint's folder or another model to download; removed."""
 
 _NAMES_OF_CODE = ("attn_implementation", "experts_implementation", "implementation_internal")
-"""How keys end whose value may be the name of a repository with code, which ``transformers`` fetches and runs where the
-package ``kernels`` is installed. Which attention is used is ours to say."""
+"""Endings of config keys that may name a repository with code; ``transformers`` downloads and runs
+that code if the package ``kernels`` is installed. These keys are removed: this module chooses the
+attention itself."""
 
 _MOST_BLOCKS = 1_000
 
 _TRIAL_PREFIX, _TRIAL_SUFFIX = 5, 3
-"""Tokens of the trial's prefix and of each of its two suffixes."""
+"""Number of tokens of the trial's prefix, and of each of its two suffixes."""
 
 
 class AutoBackbone(Backbone):
@@ -45,10 +46,10 @@ class AutoBackbone(Backbone):
 
     Args:
         config: the model's ``config.json``.
-        checkpointing: compute activations again in the backward pass.
+        checkpointing: recompute activations in the backward pass to save memory.
 
     Raises:
-        BadInput: ``transformers`` does not know the architecture, or it cannot read packs.
+        BadInput: ``transformers`` does not know the architecture, or the model cannot read packs.
         MissingExtra: ``transformers`` is not installed.
     """
 
@@ -90,7 +91,7 @@ class AutoBackbone(Backbone):
             given: Any = mask
         else:
             self._attend_by("sdpa" if getattr(self.model, "_supports_sdpa", False) else "eager")
-            # Added to the scores, as both of transformers' ways take it.
+            # Both implementations of transformers (sdpa, eager) add the mask to the scores.
             least = torch.finfo(embeddings.dtype).min
             zero = torch.zeros((), dtype=embeddings.dtype, device=embeddings.device)
             given = zero.masked_fill(~mask, least)
@@ -110,10 +111,10 @@ class AutoBackbone(Backbone):
 
 
 def check_reads_packs(backbone: Backbone) -> None:
-    """Refuse a model whose packed states differ from unpacked ones.
+    """Check that a model's packed states equal its unpacked states.
 
     Raises:
-        BadInput: It ignores the mask or the position ids, or cannot take them.
+        BadInput: The model ignores the mask or the position ids, or does not take them.
     """
     name = type(getattr(backbone, "model", backbone)).__name__
     training = backbone.training
@@ -138,18 +139,20 @@ def _width_of(model: Any) -> int:
     try:
         return int(model.get_input_embeddings().weight.shape[1])
     except (AttributeError, NotImplementedError):
-        raise BadInput(f"{type(model).__name__} has no token embedding: it reads no text") from None
+        raise BadInput(
+            f"{type(model).__name__} has no token embedding: choose an architecture that reads text"
+        ) from None
 
 
 def _head_dims(config: Any) -> int:
-    """Return the dimensions of an attention head; 0 where the config does not say."""
+    """Return the number of dimensions of an attention head; 0 if the config does not say it."""
     named = getattr(config, "head_dim", None)
     heads = getattr(config, "num_attention_heads", 0)
     return int(named or (config.hidden_size // heads if heads else 0))
 
 
 def _trial(backbone: Backbone) -> float:
-    """Return the largest difference of packed and unpacked states, over the states' scale."""
+    """Return the largest difference of packed and unpacked states, divided by their maximum."""
     device = next(backbone.parameters()).device
     ids = torch.arange(1, 1 + _TRIAL_PREFIX + 2 * _TRIAL_SUFFIX, device=device)[None]
     middle = _TRIAL_PREFIX + _TRIAL_SUFFIX
@@ -170,7 +173,7 @@ def _trial(backbone: Backbone) -> float:
 
 
 def _without_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's config without what names something to load, in the configs inside it, too."""
+    """Return a config without the keys that name code or models to load, also in nested configs."""
     return {
         key: _without_names(value) if isinstance(value, Mapping) else value
         for key, value in config.items()
@@ -179,7 +182,7 @@ def _without_names(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_depth(parsed: Any) -> None:
-    """Raise ValueError for a depth that no model has: each block is built before anything can be measured."""
+    """Raise ValueError for an absurd depth, because all blocks are built before any other check."""
     depth = getattr(parsed.get_text_config(), "num_hidden_layers", None) or 0
     if not isinstance(depth, int) or not 0 <= depth <= _MOST_BLOCKS:
         raise ValueError(f"num_hidden_layers is {str(depth)[:40]}: at most {_MOST_BLOCKS:,}")
@@ -189,9 +192,9 @@ def _from_config(config: Mapping[str, Any]) -> Any:
     transformers = require("transformers", "train")
     values = _without_names(config)
     kind = values.pop("model_type", None)
-    values.pop("dtype", None)  # of the checkpoint's file; ours is float32
+    values.pop("dtype", None)  # the type of the checkpoint's weights; the model gets float32
     values.pop("torch_dtype", None)
-    # No dropout: packed training equals unpacked, and resumed training equals uninterrupted.
+    # No dropout, so that packed training equals unpacked and resumed training uninterrupted one.
     values = {
         key: 0.0 if "drop" in key and type(value) in (float, int) else value
         for key, value in values.items()

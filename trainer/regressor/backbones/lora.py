@@ -1,7 +1,7 @@
-"""Low-rank adapters on linear layers: fit few numbers beside frozen weights, merge them at the end.
+"""Low-rank adapters on linear layers: few weights are fitted beside frozen ones, then merged.
 
-Our own and not ``peft``: forty lines against a dependency that wraps modules, renames weights and pins
-versions of ``transformers``; the names of the frozen weights stay what they are here.
+Written here in forty lines, because ``peft`` wraps modules, renames weights and pins versions of
+``transformers``. Here the frozen weights keep their names.
 
 Source: LoRA, arXiv 2106.09685.
 """
@@ -20,15 +20,15 @@ ADAPTER_NAMES = ("lora_a", "lora_b")
 
 
 class LoraLinear(nn.Linear):
-    """A frozen linear layer plus ``b a x``; ``b`` starts at zero, so that nothing changes at first.
+    """A frozen linear layer plus ``b a x``; ``b`` starts at zero, so that the output is unchanged.
 
     Args:
-        layer: whose weights are taken over, and frozen.
-        rank: rows of ``a``.
+        layer: its weights are used, and frozen by ``adapt``.
+        rank: number of rows of ``a``.
     """
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
-        # The parent's constructor would draw weights that are thrown away at once.
+        # Not nn.Linear's constructor: it would draw weights that are not used.
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight = layer.weight
@@ -38,16 +38,16 @@ class LoraLinear(nn.Linear):
         nn.init.normal_(self.lora_a, std=self.in_features**-0.5)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the layer's output with the adapter's."""
+        """Return the sum of the frozen layer's and the adapter's output."""
         added = functional.linear(functional.linear(input, self.lora_a), self.lora_b)
         return functional.linear(input, self.weight, self.bias) + added
 
 
 def adapt(module: nn.Module, rank: int) -> int:
-    """Freeze a module and put an adapter on each of its linear layers; return how many there are.
+    """Freeze a module and put an adapter on each of its linear layers; return their number.
 
     Raises:
-        BadInput: It has no linear layer, so that nothing could be fitted.
+        BadInput: The module has no linear layer, so that nothing could be fitted.
     """
     for weight in module.parameters():
         weight.requires_grad_(False)
@@ -60,9 +60,9 @@ def adapt(module: nn.Module, rank: int) -> int:
 
 
 def merged(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a state dict with the adapters added into their weights and no adapter left.
+    """Return a state dict with the adapters merged into the weights of their layers.
 
-    The product is formed in float32 and rounded once to the weight's type.
+    The sum is computed in float32 and rounded once to the weight's type.
     """
     plain = {
         name: tensor

@@ -1,8 +1,8 @@
-"""Encode a kernel once, query it K times: the reading that needs no packing.
+"""The query reader: encodes a kernel once and queries it with its launches, without packs.
 
-An encoder of our own reads the prefix in both directions. A launch is one vector, pooled from its suffix's
-tokens, that looks things up in the encoded prefix by cross-attention. Pooling suits numeric tokens, each of
-which says what it is; text with digits apart is better read packed.
+An encoder reads the prefix in both directions. A launch is one vector, pooled from the tokens of
+its suffix, that reads the encoded prefix by cross-attention. Pooling suits numeric tokens, because
+each has a slot; for text with a token per digit, use packs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from trainer.regressor.backbones.small import Block, Mlp, check_heads, initialis
 from trainer.regressor.precise import PreciseLayerNorm
 
 _WAVELENGTH = 10_000.0
-"""Longest wave of the place embedding, in tokens (arXiv 1706.03762)."""
+"""Longest wavelength of the sinusoidal position embedding, in tokens (arXiv 1706.03762)."""
 
 
 class LookUp(nn.Module):
-    """Launches look things up in the encoded prefix; they do not see each other."""
+    """Cross-attention of launches to the encoded prefix; launches do not attend to each other."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class LookUp(nn.Module):
         Args:
             launches: shape (g, k, width).
             prefix: the encoded prefixes, shape (g, t, width).
-            mask: which of their tokens are there, shape (g, 1, 1, t).
+            mask: which prefix tokens are not padding, shape (g, 1, 1, t).
         """
         num_kernels, num_launches, width = launches.shape
         query = self.query(self.query_norm(launches))
@@ -60,11 +60,11 @@ class QueryReader(nn.Module):
     """Encoder over prefixes, with launches that query it.
 
     Args:
-        vocabulary: how many text tokens there are.
+        vocabulary: number of text tokens.
         width: size of the hidden states.
-        depth: how many blocks the encoder has, and how many look-ups a launch makes.
-        heads: attention heads of a block.
-        checkpointing: compute activations again in the backward pass.
+        depth: number of the encoder's blocks, and of the look-ups of a launch.
+        heads: attention heads of a block; ``width`` is an even multiple of them.
+        checkpointing: recompute activations in the backward pass to save memory.
 
     Raises:
         BadInput: The width cannot be split over the heads.
@@ -103,11 +103,11 @@ class QueryReader(nn.Module):
 
         Args:
             prefix: embedded prefixes, shape (g, t, width).
-            prefix_present: which tokens are no padding, shape (g, t).
+            prefix_present: which tokens are not padding, shape (g, t).
             suffix: embedded suffixes, shape (g, k, s, width).
-            suffix_present: which tokens are no padding, shape (g, k, s).
+            suffix_present: which tokens are not padding, shape (g, k, s).
         """
-        # A row of padding sees its padding: an empty softmax would be NaN, and NaN times 0 is NaN.
+        # A kernel of padding attends to its padding: an empty softmax is NaN, and NaN times 0, too.
         seen = prefix_present | ~prefix_present.any(-1, keepdim=True)
         mask = seen[:, None, None, :]
         place = torch.arange(prefix.shape[1], device=prefix.device)[None]
@@ -127,7 +127,7 @@ class QueryReader(nn.Module):
         yield from self.look_ups
 
     def _pool(self, suffix: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-        """Return one vector a launch: the mean over its tokens, each with its place."""
+        """Return one vector for each launch: the mean over its tokens with position embedding."""
         placed = suffix + _waves(suffix.shape[2], self.width, suffix.device).to(suffix.dtype)
         read = placed + self.token_mlp(self.token_norm(placed))
         weight = present.to(read.dtype)[..., None]
@@ -137,7 +137,7 @@ class QueryReader(nn.Module):
 
 
 def _waves(num_places: int, width: int, device: torch.device) -> torch.Tensor:
-    """Return the sinusoids of each place, shape (num_places, width)."""
+    """Return the sinusoidal embedding of each place, shape (num_places, width)."""
     place = torch.arange(num_places, device=device).float()[:, None]
     step = torch.arange(0, width, 2, device=device).float() / width
     angle = place * _WAVELENGTH**-step

@@ -1,7 +1,7 @@
-"""Rotary position embedding on interleaved pairs, as GPT-J and CodeGen have it.
+"""Rotary position embedding on interleaved pairs, as in GPT-J and CodeGen.
 
-Source: RoFormer, arXiv 2104.09864; the order of the float32 operations is that of ``transformers``, because
-at position 2,047 another order turns the angle by 1e-4.
+The order of the float32 operations is that of ``transformers``, because another order changes the
+angle by 1e-4 at position 2,047. Source: RoFormer, arXiv 2104.09864.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def angles(position: torch.Tensor, num_dims: int) -> tuple[torch.Tensor, torch.T
 
     Args:
         position: position ids, shape (b, t).
-        num_dims: how many dimensions of a head are rotated, an even number.
+        num_dims: number of rotated dimensions of a head; even.
     """
     step = torch.arange(0, num_dims, 2, dtype=torch.int64, device=position.device)
     frequency = 1.0 / (_BASE ** (step / num_dims))
@@ -27,12 +27,12 @@ def angles(position: torch.Tensor, num_dims: int) -> tuple[torch.Tensor, torch.T
 
 
 def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotate the first dimensions of each head, pair by pair; the rest stays.
+    """Rotate the first dimensions of each head, pair by pair; the others do not change.
 
     Args:
         heads: queries or keys, shape (b, h, t, d).
         cosine: from ``angles``, shape (b, 1, t, r) with r at most d.
-        sine: like ``cosine``.
+        sine: from ``angles``, shape (b, 1, t, r).
     """
     num_dims = cosine.shape[-1]
     turning = widen(heads[..., :num_dims])

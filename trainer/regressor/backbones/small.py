@@ -1,7 +1,7 @@
-"""The small model of our own, trained from scratch: a decoder that reads packs.
+"""The small decoder that is trained from scratch and reads packs.
 
-Pre-norm blocks, rotary positions over the whole head, GELU, no dropout. The block serves the query reading
-(``query_reader.py``), too.
+Pre-norm blocks, rotary positions over the whole head, GELU, no dropout. The query reader
+(``query_reader.py``) uses the same block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainer.regressor.backbones.rotary import angles, rotate
 from trainer.regressor.precise import PreciseLayerNorm
 
 MLP_RATIO = 4
-"""Width of a block's hidden layer over the model's width."""
+"""Ratio of the width of a block's hidden layer to the model's width."""
 
 _EMBEDDING_STD = 0.1
 
@@ -46,7 +46,7 @@ class SelfAttention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between."""
+    """Two linear layers with a GELU between them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ class Mlp(nn.Module):
         self.down = nn.Linear(MLP_RATIO * width, width)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Return an update of the states, of their shape."""
+        """Return an update of the states, of the same shape."""
         output: torch.Tensor = self.down(functional.gelu(self.up(states)))
         return output
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each on normed states and added to them."""
+    """Attention, then MLP; each reads normed states, and its output is added to the states."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -79,14 +79,14 @@ class Block(nn.Module):
 
 
 class SmallBackbone(Backbone):
-    """A decoder from scratch.
+    """A decoder with random weights.
 
     Args:
-        vocabulary: how many text tokens there are.
+        vocabulary: number of text tokens.
         width: size of the hidden states.
-        depth: how many blocks.
+        depth: number of blocks.
         heads: attention heads of a block; ``width`` is an even multiple of them.
-        checkpointing: compute activations again in the backward pass.
+        checkpointing: recompute activations in the backward pass to save memory.
 
     Raises:
         BadInput: The width cannot be split over the heads.
@@ -132,7 +132,7 @@ class SmallBackbone(Backbone):
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Refuse a width that the heads cannot share.
+    """Check that the heads can share the width.
 
     Raises:
         BadInput: ``width`` is not an even multiple of ``heads``.
@@ -144,12 +144,14 @@ def check_heads(width: int, heads: int) -> None:
 
 
 def initialise(module: nn.Module, depth: int) -> None:
-    """Draw first weights: unit gain for layers, less for those that write into the residual stream.
+    """Draw the initial weights of linear layers and embeddings.
+
+    Linear layers have unit gain. Those whose output is added to the residual stream have the gain
+    1/sqrt(2 depth) (GPT-2), so that the stream's scale does not grow with depth.
 
     Args:
-        module: whose linear layers and embeddings are drawn.
-        depth: how many blocks add to one stream; their last layers get 1/sqrt(2 depth) of the gain
-            (GPT-2), so that the stream's scale does not grow with depth.
+        module: its linear layers and embeddings are initialised.
+        depth: number of blocks that add to one residual stream.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Linear):

@@ -102,7 +102,7 @@ def test_a_death_starts_all_again_and_is_said() -> None:
     assert run.end() is DONE
     assert run.lines == [
         "process 1 on b died (killed): all processes are started again from the newest checkpoint "
-        "(1 of 3 restarts without a new one)",
+        "(1 of 3 restarts without a new checkpoint)",
         "the newest checkpoint is of step 40",
     ]
     assert run.num_ended == 2
@@ -192,7 +192,7 @@ def test_a_stop_in_the_fit_saves_and_ends() -> None:
     with pytest.raises(Interrupted, match="after step 7"):
         run.end()
     assert group.stopped == 1
-    assert run.lines == ["asked to end: the state is saved after the step in hand"]
+    assert run.lines == ["asked to end: the state is saved after the present step"]
 
 
 def test_a_stop_outside_the_fit_ends_at_once() -> None:

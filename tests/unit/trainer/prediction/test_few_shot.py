@@ -242,7 +242,7 @@ def test_calibrate_writes_factors_that_evaluate_uses_on_the_other_launches(run, 
     assert own["family_coverage"] > plain["family_coverage"]
     assert found.num_rows == len(data) - 48
     assert any("llmperf calibrate" in note for note in found.metrics["notes"])
-    assert any("48 rows made the factors" in note for note in found.metrics["notes"])
+    assert any("48 rows are not scored" in note for note in found.metrics["notes"])
 
 
 def test_launches_that_made_the_factors_are_no_test(run, tmp_path):
@@ -289,7 +289,7 @@ def test_rows_that_say_nothing_are_refused(run):
         data.devices,
         identity=dict(data.identity),
     )
-    with pytest.raises(BadInput, match="several launches a reading"):
+    with pytest.raises(BadInput, match="several launches in one reading"):
         calibrate_run(run, batched)
     assert not (run.folder / "kernel_factors.json").exists()
 
@@ -315,7 +315,7 @@ def test_measured_launches_of_one_kernel_or_why_there_are_none(run):
     with pytest.raises(BadInput, match="a kernel of this name, but no ok launch"):
         factor_of(run, data, kernel_id="x", name=one["name"], source="other", device="synth")
     batched = dataclasses.replace(data, single_launch=np.zeros(len(data), dtype=bool))
-    with pytest.raises(BadInput, match="several launches a reading"):
+    with pytest.raises(BadInput, match="several launches in one reading"):
         factor_of(run, batched, **one, device="synth")
 
 

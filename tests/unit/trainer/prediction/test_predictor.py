@@ -262,7 +262,7 @@ def test_a_float_scalar_takes_finite_numbers_only(run):
         ({"device": "h200"}, "trained on synth"),
         ({"global_size": (0,)}, "sizes start at 1"),
         ({"global_size": (8, 8, 8, 8), "local_size": (1, 1, 1, 1)}, "1 to 3 sizes"),
-        ({"local_size": (8, 8)}, "equally many"),
+        ({"local_size": (8, 8)}, "give the same number"),
         ({"local_size": (48,)}, "48 does not divide the global size 262144; 32 does"),
         ({"local_size": (2048,)}, "more than the 1024"),
         ({"global_size": (64, 64, 256), "local_size": (1, 1, 128)}, "takes at most 64"),

@@ -293,7 +293,7 @@ def test_spec_round_trip(spec: RegressorSpec):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format 2, this version reads 1"),
+        ({"format": 2}, "format 2, but this version reads format 1"),
         ({"vocabulary": None}, "TypeError"),
         ({"config": {"width": 1}}, "width"),
     ],
