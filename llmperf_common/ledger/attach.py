@@ -104,7 +104,8 @@ def attach(
                     continue  # it was ended for another one
                 ledger = None
             if ledger is None:
-                epoch = take_next_epoch(fs, who=who)
+                current = latest_manifest(fs)
+                epoch = take_next_epoch(fs, who=who, after=current.epoch if current else 0)
                 ledger = _rebuilt(
                     fs, ledger_location, plan_hash=plan_hash, index_of=index_of, epoch=epoch
                 )

@@ -90,6 +90,7 @@ def test_a_corpus_with_such_a_number_is_refused(tmp_path: Path, change: Change, 
     [
         (setting(2**70, "extents", 0, "form", "constant"), "coefficient of an extent"),
         (setting(-(10**4000), "extents", 0, "form", "constant"), "coefficient of an extent"),
+        (setting(["global_size_0"] * 100_000, "extents", 0, "form", "terms", 0, "factors"), "factors"),
         (setting([[2**40]], "overflowing_local_sizes"), "overflowing local size"),
         (setting({"contents": {"rule": "flags", "limit": 2**70}}, "inputs"), "limit of the contents"),
     ],
