@@ -14,8 +14,6 @@ from llmperf_common.records import MAX_ELEMENT_BYTES, Argument, Signature
 _MAX_DIMS = 3
 _MAX_SIDE = 2**31 - 1
 """Work-items of one side of a work-group at most."""
-_MAX_TERMS, _MAX_DEGREE = 256, 16
-"""Of a polynomial: it is evaluated for each launch that is planned."""
 _MAX_NUMBER = 2**53
 """Largest constant, coefficient, limit and number of bytes: products with sizes stay exact in Python."""
 
@@ -41,10 +39,6 @@ def check_signature(signature: Signature) -> None:
 def check_analysis(analysis: Analysis) -> None:
     """Raise ValueError if the analysis has a number that no probe gives."""
     for form in _forms(analysis):
-        if len(form.terms) > _MAX_TERMS or any(
-            len(one.factors) > _MAX_DEGREE for one in form.terms
-        ):
-            raise ValueError("an extent of more terms or factors than a probe gives")
         for number in (form.constant, *(term.coefficient for term in form.terms)):
             _check(number, -_MAX_NUMBER, _MAX_NUMBER, "a coefficient of an extent")
     for local_size in analysis.overflowing_local_sizes:
