@@ -34,9 +34,10 @@ _INT_LITERAL, _FLOAT_LITERAL, _CHAR_LITERAL, _PAREN_EXPR, _UNARY_EXPR, _BINARY_E
 _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118, 209, 231
 _FIRST_ATTRIBUTE = 400
 _MAX_DEPTH = 2_000
-_CALLS_A_LEVEL = 4
-"""Python calls for each level of a tree. We limit the depth ourselves, because Python's own
-recursion error is lost in a ctypes callback."""
+_CALLS_A_LEVEL = 8
+"""Python calls for each level of a tree, those of a copy's rewriting included. We limit the depth
+ourselves, because Python's own recursion error is lost in a ctypes callback: the children of the
+cursor would be missing."""
 
 _PLAIN_KINDS = {
     102: NodeKind.MEMBER, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,
