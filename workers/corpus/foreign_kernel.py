@@ -27,7 +27,7 @@ def check_signature(signature: Signature) -> None:
         if not 1 <= len(required) <= _MAX_DIMS:
             raise ValueError(f"a required local size of {len(required)} dimensions")
         for side in required:
-            _check(side, 0, _MAX_SIDE * 2 + 1, "a side of the required local size")
+            _check(side, 1, _MAX_SIDE * 2 + 1, "a side of the required local size")
     _check(signature.static_local_bytes, 0, _MAX_NUMBER, "the static local bytes")
     for name, value in signature.static_features.items():
         if not math.isfinite(value):

@@ -69,6 +69,7 @@ def setting(value: Any, *path: str | int) -> Change:
         (setting(2**40, "dims"), "dimensions"),
         (setting([2**70, 1, 1], "required_local_size"), "required local size"),
         (setting([1] * 9, "required_local_size"), "9 dimensions"),
+        (setting([0, 1, 1], "required_local_size"), "required local size"),
         (setting(2**40, "arguments", 0, "element_bytes"), "element size of argument 0"),
         (setting(2**40, "arguments", 0, "vector_width"), "vector width of argument 0"),
         (setting(2**40, "arguments", 1, "position"), "position of argument 1"),
