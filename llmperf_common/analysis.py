@@ -47,12 +47,23 @@ class Term:
     coefficient: int
 
 
+_MAX_TERMS, _MAX_DEGREE = 256, 16
+"""Of a polynomial: those of an analysis have degree 3, and a stranger's is evaluated for each launch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polynomial:
     """``constant`` plus ``terms`` over scalar arguments and launch sizes (``launch_sizes``)."""
 
     constant: int
     terms: tuple[Term, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for more terms or factors than an analysis gives."""
+        if len(self.terms) > _MAX_TERMS or any(
+            len(one.factors) > _MAX_DEGREE for one in self.terms
+        ):
+            raise ValueError("an extent has more terms or factors than a memory analysis gives")
 
     def value(self, sizes: Mapping[str, int]) -> int:
         """Return the value for one launch. Raises KeyError for a factor that ``sizes`` lacks.

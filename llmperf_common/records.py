@@ -94,6 +94,10 @@ class SizeRole(StrEnum):
     NONE = "none"
 
 
+MAX_ELEMENT_BYTES = 2**31 - 1
+"""Bytes of one element of an argument at most: what ``kernels.args`` of a dataset can hold."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
     """``count`` consecutive scalars of one type, at ``offset_bytes`` of an element."""

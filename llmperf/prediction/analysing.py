@@ -16,6 +16,7 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
 from llmperf_common.store.files.filesystem import StoreError
 from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
+from trainer.data.foreign_files import reading
 from workers.device.interface import DeviceRef
 
 ANALYSIS_TIMEOUT_S = 60.0
@@ -83,7 +84,8 @@ class Analyst:
         row = self.stored.column("kernel_id").to_pylist()
         if kernel_id not in row:
             return None
-        return analysis_from_row(self.stored.slice(row.index(kernel_id), 1).to_pylist()[0])
+        with reading(f"the memory analysis of kernel {kernel_id} in the model's kernels.parquet"):
+            return analysis_from_row(self.stored.slice(row.index(kernel_id), 1).to_pylist()[0])
 
     def cpu_device(self, what_for: str) -> DeviceRef | str:
         """Return the CPU OpenCL device, or why there is none; ``what_for`` goes into a message."""

@@ -104,7 +104,8 @@ def attach(
                     continue  # another process has retired it for a newer epoch
                 ledger = None
             if ledger is None:
-                epoch = take_next_epoch(fs, who=who)
+                current = latest_manifest(fs)
+                epoch = take_next_epoch(fs, who=who, after=current.epoch if current else 0)
                 ledger = _rebuilt(
                     fs, ledger_location, plan_hash=plan_hash, index_of=index_of, epoch=epoch
                 )

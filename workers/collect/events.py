@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llmperf_common.failures import Failure
-from llmperf_common.files.plain_files import open_to_append
+from llmperf_common.files.plain_files import UnfitFileError, open_to_append
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.masking import masked_values
 from llmperf_common.records import TaskResult
@@ -92,7 +92,10 @@ class EventLog:
     def __init__(
         self, path: Path, *, worker_id: str, context: Mapping[str, str] | None = None
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise UnfitFileError(f"{path.parent} is not a folder: remove it") from None
         self._file: TextIO = open(  # noqa: SIM115
             open_to_append(path), "a", encoding="utf-8", buffering=1
         )

@@ -28,6 +28,7 @@ from llmperf_common.ids import canonical_json, sha256_hex
 from llmperf_common.records import Argument, Kernel
 from llmperf_common.store.files.names import checked_id
 from workers.corpus.files import CorpusError
+from workers.corpus.foreign_kernel import check_analysis, check_signature
 from workers.source.parse_pool import signature_from_json
 
 CORPUS_VERSION = 2
@@ -245,9 +246,10 @@ def _kernel(row: dict[str, Any]) -> Kernel:
     signature = None
     if row["signature"] is not None:
         signature = signature_from_json(json.loads(row["signature"]))
+        check_signature(signature)
     if signature is None and failure is None:
         raise ValueError(f"kernel {row['kernel_id']} has neither a signature nor a failure")
-    analysis, macros = row.get("analysis"), row.get("invented_macros")
+    analysis, macros = _analysis(row.get("analysis")), row.get("invented_macros")
     if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
         raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")
     return Kernel(
@@ -255,6 +257,14 @@ def _kernel(row: dict[str, Any]) -> Kernel:
         **{name: sys.intern(row[name]) for name in _REPEATED_TEXTS},
         signature=signature,
         failure=failure,
-        analysis=None if analysis is None else _ANALYSIS.validate_json(analysis),
+        analysis=analysis,
         invented_macros=None if macros is None else _MACROS.validate_json(macros),
     )
+
+
+def _analysis(text: str | None) -> Analysis | None:
+    if text is None:
+        return None
+    analysis = _ANALYSIS.validate_json(text)
+    check_analysis(analysis)
+    return analysis

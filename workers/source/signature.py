@@ -12,7 +12,13 @@ import re
 from dataclasses import dataclass, replace
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.records import Access, Argument, ArgumentKind, Signature
+from llmperf_common.records import (
+    MAX_ELEMENT_BYTES,
+    Access,
+    Argument,
+    ArgumentKind,
+    Signature,
+)
 from workers.source.builtin_groups import NDRANGE_CALLS
 from workers.source.clang.access import AccessAnalysis
 from workers.source.clang.nodes import (
@@ -154,7 +160,8 @@ def _argument(position: int, parameter: Parameter, access: Access) -> Argument:
     element = kind.pointee if is_pointer and kind.pointee is not None else kind
     argument_kind = _pointer_kind(element) if is_pointer else _VALUE_KINDS.get(kind.shape)
     no_size = argument_kind is ArgumentKind.SCALAR and element.size_bytes < 1
-    if not is_pointer and (kind.scalar == "bool" or no_size):
+    is_too_large = element.size_bytes > MAX_ELEMENT_BYTES
+    if is_too_large or (not is_pointer and (kind.scalar == "bool" or no_size)):
         argument_kind = ArgumentKind.OTHER
     return Argument(
         position=position,
@@ -162,11 +169,11 @@ def _argument(position: int, parameter: Parameter, access: Access) -> Argument:
         kind=argument_kind or ArgumentKind.OTHER,
         type_name=type_name(kind),
         scalar_type=element.scalar,
-        vector_width=max(1, element.num_scalars),
-        element_bytes=element.size_bytes,
+        vector_width=max(1, min(element.num_scalars, MAX_ELEMENT_BYTES)),
+        element_bytes=min(element.size_bytes, MAX_ELEMENT_BYTES),
         access=access if is_pointer else Access.READ,
         is_const=element.is_const,
-        leaves=element.leaves if is_pointer else (),
+        leaves=element.leaves if is_pointer and not is_too_large else (),
     )
 
 

@@ -27,6 +27,7 @@ from workers.analysis.copy.source_copy import (
 )
 from workers.analysis.copy.walk import FunctionWalk
 from workers.source import builtin_groups as groups
+from workers.source.clang.cursor import deep_recursion
 from workers.source.clang.nodes import Space, TypeFacts
 from workers.work.blocks import Block, BlockWalk
 
@@ -114,7 +115,8 @@ def counted_copy(
         UnresolvedError: Some code cannot be followed; the message says what and where.
     """
     try:
-        return _Maker(SourceCopy(source, name, build_options), without_barriers).made()
+        with deep_recursion():
+            return _Maker(SourceCopy(source, name, build_options), without_barriers).made()
     except RecursionError:
         raise UnresolvedError("an expression is nested too deeply") from None
 
@@ -245,7 +247,7 @@ class _Maker:
             if not parameter.spelling:
                 continue
             at, name = offset_of(parameter.location), parameter.spelling
-            edits.replace(at, at + len(name), f"lp_a{position}")
+            edits.rename(at, name, f"lp_a{position}")
             value = f"lp_a{position}"
             if pointer_space(parameter) is not None:
                 row = len(positions)

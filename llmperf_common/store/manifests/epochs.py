@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import re
 
-from llmperf_common.store.files.filesystem import Filesystem
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
 
 EPOCHS_FOLDER = "epochs"
-_NAME = re.compile(r"\d{6,}")
+MAX_EPOCH = 10**12 - 1
+"""No run builds so many ledgers: a file or manifest that names a higher one is not ours."""
+_NAME = re.compile(r"[0-9]{6,12}")
 
 
 def latest_epoch(fs: Filesystem) -> int:
@@ -19,10 +21,21 @@ def latest_epoch(fs: Filesystem) -> int:
     return max((int(name) for name in fs.names(EPOCHS_FOLDER) if _NAME.fullmatch(name)), default=0)
 
 
-def take_next_epoch(fs: Filesystem, *, who: str) -> int:
-    """Take the next epoch for ``who`` alone."""
+def take_next_epoch(fs: Filesystem, *, who: str, after: int = 0) -> int:
+    """Take the next epoch above ``after``, the current manifest's, for ``who`` alone.
+
+    Raises:
+        StoreError: There is none.
+    """
+    epoch = after
     while True:
-        epoch = latest_epoch(fs) + 1
+        # A name that is taken by something that is no file is not listed: the one after it.
+        epoch = max(latest_epoch(fs), epoch) + 1
+        if epoch > MAX_EPOCH:
+            raise StoreError(
+                f"{fs.describe()} has epoch {str(epoch - 1)[:40]} in its manifest or {EPOCHS_FOLDER}/: no run reaches it; "
+                "take the dataset from its source again"
+            )
         record = json.dumps({"epoch": epoch, "taken_by": who}) + "\n"
         if fs.put_if_absent(f"{EPOCHS_FOLDER}/{epoch:06d}", record.encode()):
             return epoch

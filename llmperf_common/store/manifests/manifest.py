@@ -37,7 +37,7 @@ from llmperf_common.store.manifests.versions import Earlier
 _MAX_COUNT = 2**63
 _MOST_LOOKS = 8
 """Attempts to read a newest version that is listed but missing: they take some 5 s."""
-_NAME = re.compile(r"manifest-(\d{6,})\.json")
+_NAME = re.compile(r"manifest-([0-9]{6,18})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,8 +289,9 @@ def parse_manifest(
 
 def manifest_versions(fs: Filesystem) -> list[int]:
     """Return the versions present, ascending."""
-    found = (_NAME.fullmatch(name) for name in fs.names())
-    return sorted(int(match.group(1)) for match in found if match)
+    named = ((name, _NAME.fullmatch(name)) for name in fs.names())
+    found = ((name, int(match.group(1))) for name, match in named if match)
+    return sorted(version for name, version in found if name == manifest_name(version))
 
 
 def read_manifest(fs: Filesystem, version: int) -> Manifest:

@@ -38,6 +38,8 @@ from llmperf_common.store.tables.shard import (
 )
 from llmperf_common.store.upkeep.sweep import (
     MANIFESTS_KEPT_WHOLE,
+    MOMENT,
+    moment_of,
     move_to_trash,
     old_trash,
     recently_listed,
@@ -46,8 +48,7 @@ from llmperf_common.store.upkeep.sweep import (
 
 KEPT_FOR = timedelta(hours=24)
 """Time in which a reader of an earlier version must finish."""
-_STEM = re.compile(r"\w+/compact-(\d{8}T\d{6})-[0-9a-f]+\.parquet")
-_MOMENT = "%Y%m%dT%H%M%S"
+_STEM = re.compile(r"\w+/compact-([0-9]{8}T[0-9]{6})-[0-9a-f]+\.parquet")
 _SMALL_SHARE = 0.5
 """Share of the target size above which a pair stays as it is: joining it gains little."""
 
@@ -145,7 +146,7 @@ def replaced_at(name: str) -> datetime | None:
     '2026-08-01T12:00:00+00:00'
     """
     match = _STEM.fullmatch(name)
-    return datetime.strptime(match.group(1), _MOMENT).replace(tzinfo=UTC) if match else None
+    return moment_of(match.group(1)) if match else None
 
 
 def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datetime) -> Manifest:
@@ -153,7 +154,7 @@ def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datet
     fs = dataset.fs
     replaced: dict[ShardEntry, list[str]] = {}
     for group in _groups(_pairs(dataset), target):
-        stem = f"compact-{moment.strftime(_MOMENT)}-{secrets.token_hex(6)}"
+        stem = f"compact-{moment.strftime(MOMENT)}-{secrets.token_hex(6)}"
         for table in ("kernels", "samples"):
             shard = _joined(dataset, group, table, stem)
             replaced[write_shard(fs, shard)] = [getattr(pair, table).name for pair in group]

@@ -182,9 +182,7 @@ def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
     """Move the dropped shards to the trash, and publish the manifest without them."""
     holder = this_process()
     who = f"repair, {holder.host}/{holder.pid}"
-    epoch = take_next_epoch(fs, who=who)
-    while epoch <= seen.manifest.epoch:  # a merge publishes with an epoch that it never took
-        epoch = take_next_epoch(fs, who=who)
+    epoch = take_next_epoch(fs, who=who, after=seen.manifest.epoch)  # a merge takes no epoch
     names = frozenset(one.name for one in seen.dropped)
     _set_aside(fs, [*sorted(names), *seen.above, *seen.segments])
     if not seen.above and not seen.is_unfinished:

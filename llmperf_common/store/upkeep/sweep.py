@@ -30,8 +30,8 @@ from llmperf_common.store.upkeep.rebuild import is_shard_name
 
 TRASH_FOLDER = "trash"
 """The folder for unlisted shards; ``llmperf dataset compact`` deletes what is a day old there."""
-_MOMENT = "%Y%m%dT%H%M%S"
-_TRASHED = re.compile(r"(\d{8}T\d{6})-")
+MOMENT = "%Y%m%dT%H%M%S"
+_TRASHED = re.compile(r"([0-9]{8}T[0-9]{6})-")
 _log = logging.getLogger(__name__)
 MANIFESTS_KEPT_WHOLE = 3
 """Newest versions whose shards stay even after compaction, because a reader may have them open."""
@@ -112,7 +112,7 @@ def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | No
     A collector deletes no shard: if manifests were lost, an apparent orphan may be the only copy of
     a result.
     """
-    when = (moment or datetime.now(UTC)).strftime(_MOMENT)
+    when = (moment or datetime.now(UTC)).strftime(MOMENT)
     for name in names:
         fs.move(name, f"{TRASH_FOLDER}/{when}-{name.replace('/', '-', 1)}")
 
@@ -122,9 +122,18 @@ def old_trash(fs: Filesystem, *, before: datetime) -> list[str]:
     found = []
     for name in fs.names(TRASH_FOLDER):
         match = _TRASHED.match(name)
-        if match and datetime.strptime(match.group(1), _MOMENT).replace(tzinfo=UTC) < before:
+        moved_at = moment_of(match.group(1)) if match else None
+        if moved_at is not None and moved_at < before:
             found.append(f"{TRASH_FOLDER}/{name}")
     return found
+
+
+def moment_of(text: str) -> datetime | None:
+    """Return the time in the name of a file, None for one that no clock shows: ``99999999T999999``."""
+    try:
+        return datetime.strptime(text, MOMENT).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def unlisted_shards(fs: Filesystem, manifest: Manifest) -> list[str]:

@@ -32,6 +32,10 @@ class Edits:
         """Replace the bytes from ``start`` to ``end``; nothing may be inserted within."""
         self._replaced[start] = (end, text.encode())
 
+    def rename(self, start: int, name: str, new_name: str) -> None:
+        """Replace a name that begins at byte ``start``; its letters may take several bytes each."""
+        self.replace(start, start + len(name.encode()), new_name)
+
     def applied(self) -> str:
         """Return the edited text."""
         pieces: list[bytes] = []

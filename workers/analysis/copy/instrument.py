@@ -33,6 +33,7 @@ from workers.analysis.copy.source_copy import (
 )
 from workers.analysis.copy.walk import FunctionWalk
 from workers.device.interface import Instrumented
+from workers.source.clang.cursor import deep_recursion
 
 KERNEL_NAME = "lp_instrumented"
 SLACK_BYTES = 256
@@ -50,7 +51,8 @@ def instrument(source: str, name: str, build_options: str = "") -> Instrumented:
         UnresolvedError: Some code cannot be followed; the message says what and where.
     """
     try:
-        return _instrumented(SourceCopy(source, name, build_options))
+        with deep_recursion():
+            return _instrumented(SourceCopy(source, name, build_options))
     except RecursionError:
         raise UnresolvedError("an expression is nested too deeply") from None
 
@@ -107,7 +109,7 @@ def _kernel_header(copy: SourceCopy, kernel: Any) -> tuple[int, ...]:
         row = len(positions)
         positions.append(position)
         at = offset_of(parameter.location)
-        copy.edits.replace(at, at + len(parameter.spelling), f"lp_a{position}")
+        copy.edits.rename(at, parameter.spelling, f"lp_a{position}")
         lines.append(
             f" lp_own.base[{row}] = (ulong)lp_a{position};"
             f" lp_own.mask[{row}] = {_MASKS.get(space, _GLOBAL_MASK)};"

@@ -118,7 +118,7 @@ class SourceCopy:
     def rename_kernel(self, kernel: Any, new_name: str, extra_parameters: str) -> None:
         """Rename the kernel and append parameters to its own."""
         name_at = offset_of(kernel.location)
-        self.edits.replace(name_at, name_at + len(self.name), new_name)
+        self.edits.rename(name_at, self.name, new_name)
         closing = self.edits.raw.rindex(b")", 0, self._parameters_end(kernel) + 1)
         if any(c._kind_id == _PARAMETER for c in kernel.get_children()):
             self.edits.insert(closing, f", {extra_parameters}")

@@ -34,9 +34,9 @@ _INT_LITERAL, _FLOAT_LITERAL, _CHAR_LITERAL, _PAREN_EXPR, _UNARY_EXPR, _BINARY_E
 _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118, 209, 231
 _FIRST_ATTRIBUTE = 400
 _MAX_DEPTH = 2_000
-_CALLS_A_LEVEL = 4
-"""Python calls for each level of a tree. We limit the depth ourselves: a RecursionError of Python
-would be lost in a ctypes callback."""
+_CALLS_A_LEVEL = 8
+"""Python calls for each level of a tree, including those that rewrite a copy. We limit the depth
+ourselves: a RecursionError of Python would be lost in a ctypes callback."""
 
 _PLAIN_KINDS = {
     102: NodeKind.MEMBER, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,

@@ -1,0 +1,82 @@
+"""The numbers of a corpus that somebody else may have written, checked before a plan is made of them.
+
+Owns their ranges. A number that no column of a dataset can hold would end each run of that corpus at the same task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from llmperf_common.analysis import Analysis, Polynomial
+from llmperf_common.records import MAX_ELEMENT_BYTES, Argument, Signature
+
+_MAX_DIMS = 3
+_MAX_SIDE = 2**31 - 1
+"""Work-items of one side of a work-group at most."""
+_MAX_NUMBER = 2**53
+"""Largest constant, coefficient, limit and number of bytes: products with sizes stay exact in Python."""
+
+
+def check_signature(signature: Signature) -> None:
+    """Raise ValueError if the signature has a number that no source gives."""
+    if not 1 <= signature.dims <= _MAX_DIMS:
+        raise ValueError(f"a kernel of {_told(signature.dims)} dimensions")
+    required = signature.required_local_size
+    if required is not None:
+        if not 1 <= len(required) <= _MAX_DIMS:
+            raise ValueError(f"a required local size of {len(required)} dimensions")
+        for side in required:
+            _check(side, 1, _MAX_SIDE * 2 + 1, "a side of the required local size")
+    _check(signature.static_local_bytes, 0, _MAX_NUMBER, "the static local bytes")
+    for name, value in signature.static_features.items():
+        if not math.isfinite(value):
+            raise ValueError(f"the static feature {name[:80]!r} is {value}")
+    for position, argument in enumerate(signature.arguments):
+        _check_argument(argument, position)
+
+
+def check_analysis(analysis: Analysis) -> None:
+    """Raise ValueError if the analysis has a number that no probe gives."""
+    for form in _forms(analysis):
+        for number in (form.constant, *(term.coefficient for term in form.terms)):
+            _check(number, -_MAX_NUMBER, _MAX_NUMBER, "a coefficient of an extent")
+    for local_size in analysis.overflowing_local_sizes:
+        for side in local_size:
+            _check(side, 0, _MAX_SIDE, "a side of an overflowing local size")
+    inputs = analysis.inputs
+    if inputs is None:
+        return
+    _check(inputs.num_tried, 0, _MAX_SIDE, "the number of inputs that were tried")
+    if inputs.contents is not None:
+        _check(inputs.contents.limit, 1, _MAX_NUMBER, "the limit of the contents")
+    for share in (inputs.plain_share, inputs.active_share):
+        if share is not None and not 0 <= share <= 1:
+            raise ValueError(f"a share of work-items is {share}")
+
+
+def _check_argument(argument: Argument, position: int) -> None:
+    where = f"argument {position}"
+    _check(argument.position, position, position, f"the position of {where}")
+    _check(argument.element_bytes, 0, MAX_ELEMENT_BYTES, f"the element size of {where}")
+    _check(argument.vector_width, 1, MAX_ELEMENT_BYTES, f"the vector width of {where}")
+    for leaf in argument.leaves:
+        _check(leaf.offset_bytes, 0, MAX_ELEMENT_BYTES, f"the offset of a member of {where}")
+        _check(leaf.count, 1, MAX_ELEMENT_BYTES, f"the number of members of {where}")
+
+
+def _forms(analysis: Analysis) -> Iterator[Polynomial]:
+    for extent in analysis.extents:
+        yield from (one for one in (extent.form, extent.cap) if one is not None)
+    for role in analysis.index_roles:
+        yield from (target.form for target in role.targets)
+
+
+def _check(number: int, least: int, most: int, what: str) -> None:
+    if not least <= number <= most:
+        raise ValueError(f"{what} is {_told(number)}, not from {least} to {most}")
+
+
+def _told(number: int) -> str:
+    """Return a number in few characters: Python refuses to print one of many thousand digits."""
+    return str(number) if abs(number) < 2**64 else f"a number of {number.bit_length()} bits"
