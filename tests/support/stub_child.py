@@ -14,9 +14,9 @@ from pathlib import Path
 from llmperf_common.failures import Failure, FailureCode, Stage
 from tests.support.stub_device import DEVICE
 from workers.measure.device_lock import device_lock
-from workers.sandbox.channel import (
-    Channel,
-    ChannelClosedError,
+from workers.sandbox.channel import Channel, ChannelClosedError
+from workers.sandbox.child_main import serve
+from workers.sandbox.messages import (
     ChildReady,
     ConfigFinished,
     ConfigStarted,
@@ -27,7 +27,6 @@ from workers.sandbox.channel import (
     RunJob,
     RunLoaded,
 )
-from workers.sandbox.child_main import serve
 
 OUTCOME = Failure(code=FailureCode.LAUNCH_ERROR, stage=Stage.LAUNCH, detail="a stub cannot launch")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from llmperf_common.builds import KernelResources
 from workers.device.cuda.kernel_resources import ended_after
-from workers.sandbox.channel import Channel, Compiled, CompileJob, CompilerReady
+from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
+from workers.sandbox.messages import Compiled, CompileJob, CompilerReady
 
 RESOURCES = KernelResources(
     registers=7, spill_bytes=None, local_bytes=0, shared_bytes=0, max_work_group_size=256,

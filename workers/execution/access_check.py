@@ -17,7 +17,7 @@ from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signatu
 from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, AccessRange, ProbeRecord
 from workers.execution.analysing import MAX_ATTEMPTS, max_attempts
 from workers.execution.task_state import TaskState
-from workers.sandbox.channel import AccessCheckJob, AccessRanges, FromChild
+from workers.sandbox.messages import AccessCheckJob, AccessRanges, FromChild
 
 _logger = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from workers.execution.analysing import (
     max_attempts,
     timeout_text,
 )
-from workers.sandbox.channel import Analysed, AnalyseJob, FromChild
 from workers.sandbox.child_pool import ChildPool
 from workers.sandbox.child_starter import ChildStarter
+from workers.sandbox.messages import Analysed, AnalyseJob, FromChild
 from workers.sandbox.scratch import check_space, scratch_folder
 
 ANALYSIS_TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ from workers.analysis.unknown import unknown_analysis
 from workers.device.interface import DeviceRef
 from workers.discovery.find import NoDevice, choose
 from workers.execution.task_state import TaskState
-from workers.sandbox.channel import Analysed, AnalyseJob, FromChild
+from workers.sandbox.messages import Analysed, AnalyseJob, FromChild
 
 _logger = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from llmperf_common.store.tables.analysis_rows import storable
 from workers.analysis.unknown import unknown_analysis
 from workers.device.interface import DeviceFailure, DeviceRef, Prober, ProbeRecord
 from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
-from workers.sandbox.channel import (
+from workers.sandbox.channel import Channel
+from workers.sandbox.child_main import serve
+from workers.sandbox.messages import (
     AccessCheckJob,
     AccessRanges,
     Analysed,
     AnalyseJob,
-    Channel,
     CompilerReady,
 )
-from workers.sandbox.child_main import serve
 from workers.sandbox.processor_time import allowed_cpu
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from workers.device.cuda.kernel_resources import ResourceReader
 from workers.device.interface import Compiler, DeviceFailure, DeviceRef
 from workers.discovery.find import open_compiler
 from workers.sandbox.address_space import bound_growth
-from workers.sandbox.channel import Channel, Compiled, CompileFailed, CompileJob, CompilerReady
+from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
+from workers.sandbox.messages import Compiled, CompileFailed, CompileJob, CompilerReady
 
 _MAX_BYTES = 4 * 2**30
 """Bytes of address space of a compile child on CPU devices: a source's macros can expand until the

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from llmperf_common.failures import RETRY_RULES, Failure, FailureCode, Retry, Stage
 from workers.execution.task_state import TaskState
-from workers.sandbox.channel import Compiled, CompileFailed, CompileJob, FromChild
+from workers.sandbox.messages import Compiled, CompileFailed, CompileJob, FromChild
 
 _logger = logging.getLogger(__name__)
 

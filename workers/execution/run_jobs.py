@@ -8,7 +8,7 @@ from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import Device
 from workers.config import TimingConfig
 from workers.execution.task_state import TaskState
-from workers.sandbox.channel import RunJob
+from workers.sandbox.messages import RunJob
 
 
 def run_job(

@@ -24,7 +24,8 @@ from workers.execution.run_phases import ON_DEVICE, Patience, Phase, patience_in
 from workers.execution.task_state import TaskState
 from workers.measure.launch_processor import LaunchProcessor
 from workers.measure.run_order import HUNG_NS, OUT_OF_BUDGET
-from workers.sandbox.channel import (
+from workers.sandbox.child import Child
+from workers.sandbox.messages import (
     ChildCrashed,
     ChildReady,
     ConfigFinished,
@@ -36,7 +37,6 @@ from workers.sandbox.channel import (
     RunDone,
     RunLoaded,
 )
-from workers.sandbox.child import Child
 from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, RunChild
 
 _logger = logging.getLogger(__name__)

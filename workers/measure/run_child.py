@@ -22,8 +22,9 @@ from workers.measure.launch_processor import kept_waiting_s, launching_from
 from workers.measure.run_order import OUT_OF_BUDGET, RunOrder
 from workers.measure.task_trace import TaskTrace
 from workers.measure.timing import time_config
-from workers.sandbox.channel import (
-    Channel,
+from workers.sandbox.channel import Channel
+from workers.sandbox.child_main import serve
+from workers.sandbox.messages import (
     ChildReady,
     ConfigFinished,
     ConfigStarted,
@@ -36,7 +37,6 @@ from workers.sandbox.channel import (
     RunJob,
     RunLoaded,
 )
-from workers.sandbox.child_main import serve
 
 _COOLS_AFTER_S = 0.1
 """Seconds without a launch after which the device gets spin-up work before it is timed: its clocks

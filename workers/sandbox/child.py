@@ -19,14 +19,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from workers.sandbox.channel import (
-    Channel,
-    ChannelClosedError,
-    FromChild,
-    ToChild,
-    UnreadableMessageError,
-)
+from workers.sandbox.channel import Channel, ChannelClosedError, UnreadableMessageError
 from workers.sandbox.child_environment import child_environment
+from workers.sandbox.messages import FromChild, ToChild
 from workers.sandbox.processors import ONE_THREAD
 
 CACHE_FOLDER = "pocl"

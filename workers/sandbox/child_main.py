@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workers.sandbox.address_space import lower_limit
-from workers.sandbox.channel import Channel, ChannelClosedError, ChildCrashed
+from workers.sandbox.channel import Channel, ChannelClosedError
+from workers.sandbox.messages import ChildCrashed
 
 _PR_SET_PDEATHSIG = 1
 _MAX_FILE_BYTES = 512 * 2**20  # largest size of any file that a child writes

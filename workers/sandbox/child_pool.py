@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from workers.sandbox.channel import ChildCrashed, CompilerReady, FromChild, ToChild
 from workers.sandbox.child import Child
+from workers.sandbox.messages import ChildCrashed, CompilerReady, FromChild, ToChild
 from workers.sandbox.run_children import START_TIMEOUT_S, ChildStartError, start_failure
 
 _logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.records import Device
 from workers.sandbox.address_space import memory_limit_text
-from workers.sandbox.channel import ChildCrashed, ChildReady, PeaksJob
 from workers.sandbox.child import Child
+from workers.sandbox.messages import ChildCrashed, ChildReady, PeaksJob
 
 START_TIMEOUT_S = 120.0
 _EXIT_TIMEOUT_S = 5.0

@@ -7,8 +7,9 @@ import json
 from llmperf_common.failures import Failure
 from llmperf_common.features.work import Work
 from workers.device.interface import DeviceFailure, DeviceRef
-from workers.sandbox.channel import Channel, CompilerReady, Counted, CountJob
+from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
+from workers.sandbox.messages import CompilerReady, Counted, CountJob
 from workers.sandbox.processor_time import allow_cpu
 from workers.work.counting import count_kernel
 from workers.work.opening import open_virtual

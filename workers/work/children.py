@@ -17,9 +17,9 @@ from llmperf_common.features.work import Work
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.records import Kernel, LaunchConfig
 from workers.device.interface import DeviceRef
-from workers.sandbox.channel import Counted, CountJob, FromChild
 from workers.sandbox.child_pool import ChildPool
 from workers.sandbox.child_starter import ChildStarter
+from workers.sandbox.messages import Counted, CountJob, FromChild
 from workers.sandbox.scratch import check_space, scratch_folder
 
 COUNT_TIMEOUT_S = 20.0

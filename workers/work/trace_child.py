@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from workers.device.interface import DeviceFailure, DeviceRef
-from workers.sandbox.channel import Channel, CompilerReady, Traced, TraceJob
+from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
+from workers.sandbox.messages import CompilerReady, Traced, TraceJob
 from workers.sandbox.processor_time import allow_cpu
 from workers.work.opening import open_virtual
 from workers.work.tracing import trace_accesses

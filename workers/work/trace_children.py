@@ -14,9 +14,9 @@ from llmperf_common.features.accesses import AccessTrace
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.records import Kernel, LaunchConfig
 from workers.device.interface import DeviceRef
-from workers.sandbox.channel import FromChild, Traced, TraceJob
 from workers.sandbox.child_pool import ChildPool
 from workers.sandbox.child_starter import ChildStarter
+from workers.sandbox.messages import FromChild, Traced, TraceJob
 from workers.sandbox.scratch import check_space, scratch_folder
 from workers.work.children import COUNT_CPU_S, COUNT_TIMEOUT_S, has_barrier_call
 

@@ -28,7 +28,8 @@ from workers.execution.pipeline import DevicePipeline
 from workers.measure import run_child
 from workers.measure.launch_processor import LaunchProcessor
 from workers.plan.plan import Plan
-from workers.sandbox.channel import Channel, ConfigFinished, RunDone, RunJob
+from workers.sandbox.channel import Channel
+from workers.sandbox.messages import ConfigFinished, RunDone, RunJob
 
 pytestmark = pytest.mark.opencl
 

@@ -28,7 +28,7 @@ from workers.execution.pipeline import DevicePipeline
 from workers.execution.task_state import TaskState
 from workers.measure.launch_processor import LaunchProcessor
 from workers.plan.plan import Plan
-from workers.sandbox.channel import AccessRanges
+from workers.sandbox.messages import AccessRanges
 
 pytestmark = pytest.mark.opencl
 

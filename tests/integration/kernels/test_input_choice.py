@@ -18,7 +18,7 @@ from workers.execution import analyse_ahead
 from workers.execution.analyse_ahead import analyse_one
 from workers.execution.analysing import analyse_job
 from workers.plan.launch_plan import plan_configs
-from workers.sandbox.channel import AnalyseJob
+from workers.sandbox.messages import AnalyseJob
 from workers.work.children import count_work
 
 pytestmark = pytest.mark.opencl

@@ -11,7 +11,8 @@ from llmperf_common.builds import KernelResources, OccupancyLimit
 from llmperf_common.store.tables.rows import kernels_table
 from tests.support.factories.dataset_factory import make_kernel, make_result, make_timing
 from workers.device.cuda.occupancy import Multiprocessor, occupancy
-from workers.sandbox.channel import Channel, Compiled
+from workers.sandbox.channel import Channel
+from workers.sandbox.messages import Compiled
 
 SM_90 = Multiprocessor(
     compute_capability=(9, 0), warp_size=32, max_work_items=2048, max_work_groups=32, max_work_group_size=1024,

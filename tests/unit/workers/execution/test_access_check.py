@@ -22,7 +22,7 @@ from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, AccessR
 from workers.execution.access_check import AccessCheck, tried_indices, unbearable
 from workers.execution.task_state import TaskState
 from workers.plan.plan import Plan
-from workers.sandbox.channel import AccessRanges
+from workers.sandbox.messages import AccessRanges
 
 SIGNATURE = Signature(
     arguments=(

@@ -22,8 +22,8 @@ from workers.execution.helper_devices import NO_CPU_DEVICE, HelperDevices
 from workers.execution.task_counting import TaskCounting
 from workers.execution.task_state import TaskState
 from workers.plan.plan import Plan
-from workers.sandbox.channel import CompilerReady, Counted
 from workers.sandbox.child import Child
+from workers.sandbox.messages import CompilerReady, Counted
 
 CPU = DeviceRef(selector="cpu", platform="p", name="n")
 BROKEN = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail="no")

@@ -12,8 +12,9 @@ import pytest
 from llmperf_common.failures import Failure, FailureCode, Stage
 from workers.device.interface import DeviceFailure, ProbeRecord
 from workers.execution.analysis_child import _send_access_ranges
-from workers.sandbox.channel import AccessRanges, Channel, CompilerReady, FromChild
+from workers.sandbox.channel import Channel
 from workers.sandbox.child_pool import ChildPool
+from workers.sandbox.messages import AccessRanges, CompilerReady, FromChild
 from workers.sandbox.run_children import ChildStartError
 
 RECORD = ProbeRecord(access_ranges=(), turns=1, trace=0, exceeded=False, overflow=False)
