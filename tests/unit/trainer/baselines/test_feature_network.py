@@ -91,10 +91,11 @@ def test_it_repeats_itself_and_reads_back_bit_by_bit(model, fit, tmp_path):
 
 
 def test_one_row_predicts_as_it_does_among_others(model, fit):
+    """Up to the last bits of float32, which depend on the row's place where there is no AVX-512."""
     together = model.predict(fit.rows).log2_ns
     for row in (0, 7, len(together) - 1):
         alone = model.predict(fit.rows.take(np.array([row]))).log2_ns
-        np.testing.assert_array_equal(alone, together[row : row + 1])
+        np.testing.assert_allclose(alone, together[row : row + 1], rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize(("blocks", "terms"), [(1, 1), (2, 4)])
