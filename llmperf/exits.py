@@ -64,7 +64,7 @@ def _environment_message(error: BaseException) -> str | None:
         limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         mend = "raise `ulimit -v`" if limited else "free some, or use a larger machine"
         return (
-            f"not enough memory ({error or 'none was granted'}): nothing committed is lost; {mend} "
+            f"not enough memory ({str(error) or 'none was granted'}): nothing committed is lost; {mend} "
             "and run the same command again"
         )
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):

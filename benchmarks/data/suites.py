@@ -62,7 +62,8 @@ _COUNTING = (
         "atom_max(&row[1], low);\n    c->trace += 1ul;",
     ),
     ("size = c->mask[k];\n    c->trace += lp_mixed(address);", "size = c->mask[k];"),
-    ("c->trace += lp_mixed(index);", ""),
+    ("c->trace += v ^ (v >> 29);\n        return", "c->trace += 1ul;\n        return"),
+    ("c->trace += v ^ (v >> 29);\n    if (index < length)", "if (index < length)"),
     ("atom_add(&c->table[2], c->trace);", "atom_add(&c->table[2], (ulong)(c->trace >= %dul));"),
 )
 """Makes an instrumented kernel count work-items that make so many accesses, in the place of its trace."""

@@ -34,7 +34,10 @@ def read_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> byt
         UnfitFileError: The file is not regular, too large, or a link leads out of ``inside``.
     """
     with open(_open_regular(path, max_bytes=max_bytes, inside=inside), "rb") as file:
-        found = file.read(max_bytes + 1)
+        # A read of ``max_bytes`` would allocate so many, and fail under a limit of memory.
+        found = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
+        while len(found) <= max_bytes and (more := file.read(MIB)):
+            found += more
     if len(found) > max_bytes:  # the file has grown, or its size is reported as 0 (/proc)
         raise _too_large(path, max_bytes)
     return found

@@ -259,6 +259,8 @@ def test_a_verdict_need_not_be_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cache folder is a file; or there is no home folder, as for a user without an entry in passwd."""
+    (tmp_path / "vendors").mkdir()
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path / "vendors"))  # no usable PoCL comes first
     if home == "file":
         (tmp_path / "file").write_text("in the way")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

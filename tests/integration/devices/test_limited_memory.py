@@ -51,7 +51,8 @@ def test_a_limit_that_nothing_works_under_is_said_at_the_start(tmp_path: Path, k
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
     named = ("--corpus", corpus, "--out", tmp_path / "data", "--device", "cpu", *FAST)
     done = limited(kib, "collect", *named)
-    assert done.returncode == (3 if kib < 512 * 1024 else 4), done.stderr
+    # Under the largest one Intel's runtime cannot be opened, and PoCL can, but builds no kernel.
+    assert done.returncode in ((3,) if kib < 512 * 1024 else (4, 5)), done.stderr
     assert f"limited to {kib // 1024} MiB here (`ulimit -v`)" in done.stderr
     assert "Traceback" not in done.stderr
     assert statuses(tmp_path / "data") == []

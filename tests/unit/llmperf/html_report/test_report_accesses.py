@@ -110,8 +110,8 @@ def test_two_views_stand_side_by_side_and_a_missing_map_keeps_its_place() -> Non
     assert "out[]: stores: nothing to show because work-group 5 has none." in html
     assert [shade[0] for shade, _ in cells_of(html)] == ["0", "0", "3"]
     assert "all 10 work-groups, and work-group 5 alone" in html
-    assert "10 work-groups: accesses a bin" in html
-    assert "work-group 5: accesses a bin" in html
+    assert "10 work-groups: accesses per bin" in html
+    assert "work-group 5: accesses per bin" in html
 
 
 def test_the_data_of_a_map_are_its_cells() -> None:
