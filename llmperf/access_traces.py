@@ -65,20 +65,20 @@ def traced_accesses(
     mode: AccessMode = AccessMode.AUTO,
     progress: Callable[[str], object] = lambda _line: None,
 ) -> dict[str, AccessTrace | str]:
-    """Return for each kernel asked for what one of its launches accesses, or why that is not known.
+    """Return what one launch of each named kernel accesses, or the reason why it is not known.
 
-    The launch is the timed one that is the middle by work-items.
+    The launch is the middle one of the kernel's timed launches, ordered by number of work-items.
 
     Args:
         samples: table of ``schemas.SAMPLES``.
         kernels: table of ``schemas.KERNELS``.
-        names: names or ids of kernels. Where the dataset does not have one of them, which a report refuses, nothing
-            is traced.
+        names: names or ids of kernels. If one of them is not in the dataset, nothing is traced and
+            the result is empty: the report will refuse the name.
         mode: ``off`` traces nothing.
-        progress: receives one line before what takes seconds.
+        progress: receives one line before each step that takes seconds.
 
     Returns:
-        By ``kernel_id``.
+        A trace or a reason, by ``kernel_id``.
     """
     found: dict[str, AccessTrace | str] = {}
     launches: dict[str, tuple[Kernel, LaunchConfig]] = {}

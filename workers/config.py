@@ -74,7 +74,10 @@ class PlanConfig(Node):
         2**26, ge=1024, le=2**31, description="Most work-items of a launch."
     )
     max_launch_bytes: int = Field(
-        2**31, ge=2**20, le=2**40, description="Most bytes of all buffers of a launch."
+        2**31,
+        ge=2**20,
+        le=2**40,
+        description="Most bytes that the buffers of a launch have together.",
     )
 
     @pydantic.model_validator(mode="after")
@@ -215,9 +218,10 @@ class LimitsConfig(Node):
         None,
         ge=1,
         le=256,
-        description="Number of compile children, of children that analyse or count work, and of "
-        "children that find access ranges. Unset: 1 of each on a CPU device; on a GPU up to 4, 16 "
-        "and 16 (0.4 GiB of memory each), fewer on a host of fewer than 20 processors.",
+        description="Number of child processes of each of three kinds: those that compile, those "
+        "that analyse or count work, and those that find access ranges. Unset: 1 of each kind on a "
+        "CPU device; on a GPU up to 4 that compile and 16 of each other kind (0.4 GiB of memory "
+        "each), fewer on a host of fewer than 20 processors.",
     )
     allow_busy_gpu: bool = Field(
         False,

@@ -119,8 +119,8 @@ class DrainRule(SilentObserver):
         if drift is not None and not self._has_logged_drift:
             self._has_logged_drift = True
             _logger.warning(
-                "the sentinel kernel takes %.0f %% longer than at first; a CPU device goes on: "
-                "other processes slow it down",
+                "the sentinel kernel takes %.0f %% longer than at first, perhaps because other "
+                "processes use the CPU; collection goes on, as this never drains a CPU device",
                 100 * drift,
             )
         return None

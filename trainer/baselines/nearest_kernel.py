@@ -166,7 +166,10 @@ class NearestKernel:
         columns = [launches.column(name).to_numpy().astype(np.float64) for name in _COLUMNS]
         counts = sources.column("num_launches").to_numpy().astype(np.int64)
         if counts.sum() != len(launches) or counts.min(initial=0) < 0:
-            raise ValueError(f"{folder}: {len(launches)} launches, the sources name {counts.sum()}")
+            raise ValueError(
+                f"{folder}: {LAUNCHES_FILE} has {len(launches)} launches, "
+                f"but {SOURCES_FILE} counts {counts.sum()}"
+            )
         return cls(
             sources=SourceSets.of_table(sources),
             sha256=tuple(one.hex() for one in sources.column("source_sha256").to_pylist()),

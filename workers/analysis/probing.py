@@ -330,7 +330,10 @@ class Probing:
         return (*names, *(self.signature.arguments[one].name for one in self._largest))
 
     def _identities(self) -> frozenset[tuple[int, int]]:
-        """Return pairs whose product is a variable: local size x groups is the global size."""
+        """Return pairs of variables (as indices) whose product is a third one, in each dimension.
+
+        They are the local size and the number of groups, with the global size as their product.
+        """
         dims = self.signature.dims
         if not self._has_groups:
             return frozenset()

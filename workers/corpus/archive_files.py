@@ -45,7 +45,7 @@ class ArchiveFiles:
         self._header_budget = MemoryBudget(MAX_HEADER_TEXT_BYTES)
 
     def wants(self, name: str, obstacle: str) -> bool:
-        """Whether to read a member; a source that should be read but cannot be is noted as skipped.
+        """Whether to read a member; notes as skipped a source that is unreadable, or an archive.
 
         Args:
             name: the member's name in the archive.

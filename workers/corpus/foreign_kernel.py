@@ -25,7 +25,9 @@ def check_signature(signature: Signature) -> None:
     required = signature.required_local_size
     if required is not None:
         if not 1 <= len(required) <= _MAX_DIMS:
-            raise ValueError(f"a required local size of {len(required)} dimensions")
+            raise ValueError(
+                f"the required local size has {len(required)} dimensions, not 1 to {_MAX_DIMS}"
+            )
         for side in required:
             _check(side, 1, _MAX_SIDE * 2 + 1, "a side of the required local size")
     _check(signature.static_local_bytes, 0, _MAX_NUMBER, "the static local bytes")

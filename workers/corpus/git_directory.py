@@ -206,7 +206,7 @@ class Blobs:
         if self._num_bytes > MAX_UNPACKED_BYTES:
             raise CorpusError(
                 f"{self._source}: its sources unpack to more than {MAX_UNPACKED_BYTES} bytes: "
-                "not read; name a folder with the part that you need"
+                "not read; check out the part that you need into a folder and name that folder"
             )
         return int(answer[2])
 

@@ -62,7 +62,10 @@ class _Script:
         ]
 
     def next_sentinel_factor(self) -> float:
-        """Return the factor of this sentinel reading; each is used once, over all processes."""
+        """Return the file's factor for the next reading of the sentinel.
+
+        All processes take their factors from the same list, each factor once; after them it is 1.
+        """
         factors = self.file.sentinel_factors
         if not factors:
             return 1.0

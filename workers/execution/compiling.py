@@ -131,7 +131,8 @@ class CompileWork:
         if self._num_deaths_in_a_row >= _MOST_RESOURCES_DEATHS:
             self._reads_resources = False
             _logger.warning(
-                "registers are not read in the rest of this run: %d children in a row died",
+                "the kernels' registers are not read in the rest of this run: %d child processes "
+                "in a row died while they read them",
                 _MOST_RESOURCES_DEATHS,
             )
 

@@ -1,9 +1,9 @@
-"""The order in which a task's configs run: the plan's, as soon as a config is known to be short.
+"""The order in which a task's configs run: the plan's, but a config waits until it must be short.
 
 Owns the estimate of how long a config may take, from those that have run, and which configs need no
-launch at all. Only the end of its process stops a launch: a kernel of cubic cost would hold the
-device for minutes at the largest size, and a task has about 70 configs. Pure;
-docs/decisions/0018 gives the reasons.
+launch at all. The reason: a launch can be stopped only by killing its process. A kernel of cubic
+cost would hold the device for minutes at the largest size, and a task has about 70 configs. Pure;
+see docs/decisions/0018.
 """
 
 from __future__ import annotations

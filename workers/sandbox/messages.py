@@ -166,11 +166,13 @@ class PeaksJob:
 class RunJob:
     """To a run child: load the program, wait for the device, time the open configs, report each.
 
-    ``configs`` are all of the task, ``open_indices`` those to time. ``launch_ns``: durations of the
-    others (``run_order.HUNG_NS``: it hung; None: unknown). ``check_indices`` get payload checks.
-    ``lock_path``: the device's lock file; None: no other lane uses it. No config begins once
-    ``budget_s`` is used up (``task_trace.share_charged_s``). ``has_padding``: buffers get padding.
-    ``device`` has measured peaks. ``processor``: the host processor to launch from; None: any.
+    ``configs``: all configs of the task. ``open_indices``: those to time. ``launch_ns``: for each
+    config the duration of its launch (``run_order.HUNG_NS`` if it hung, None if unknown).
+    ``check_indices``: the configs with payload checks. ``device``: with measured peaks.
+    ``lock_path``: the device's lock file, None if the device has no other lane. ``budget_s``: the
+    time after which no further config begins; ``task_trace.share_charged_s`` says what counts
+    against it. ``has_padding``: whether buffers get padding. ``processor``: the host processor to
+    launch from, None for any.
     """
 
     kernel: Kernel

@@ -67,7 +67,13 @@ class Sample:
 
 
 def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Work:
-    """Return the work of a launch from a sample of its units."""
+    """Return the estimated work of a whole launch.
+
+    Args:
+        copy: the instrumented kernel, which counted.
+        sample: the units (warps or work-groups, ``units.py``) of the launch that ran.
+        without_barriers: whether the copy ran without its barriers; only recorded in the result.
+    """
     rows = np.concatenate([one.rows for one in sample.counts]).astype(np.float64)
     lanes = np.array([len(one.rows) for one in sample.counts])
     of_units = sample.weights

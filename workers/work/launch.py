@@ -210,7 +210,9 @@ class VirtualLaunch:
         if run.flags & (_LOST | _CUT_OFF) and not is_watched:
             self._budget.left -= _OF_TURN * run.turns
         if run.flags & _LOST:
-            raise UncountedError("an access through a pointer to no argument and no variable")
+            raise UncountedError(
+                "an access through a pointer that points to neither an argument nor a variable"
+            )
         if run.flags & _CUT_OFF:
             raise UncountedError(
                 f"loops of more than {_MOST_TURNS} iterations in {len(units)} sampled warps or "

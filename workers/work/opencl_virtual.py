@@ -57,9 +57,9 @@ class RawCounts:
     addresses in the low ones; one warp for each unit, or the watched warps of each group. ``met``:
     shape (units, m, 2), an address in global memory and the number of atomic operations on it, 0
     for an empty row; m is 0 without such operations. ``flags``: 1, loops were cut off; 2, an array
-    of fixed size was indexed beyond its end; 4, an access through a pointer to no argument and no
-    variable. ``touched``: in a watched run, the bytes of global memory that each work-group
-    touches, in the order of ``watched_groups``.
+    of fixed size was indexed beyond its end; 4, an access through a pointer that points to
+    neither an argument nor a variable. ``touched``: in a watched run, the bytes of global memory
+    that each work-group touches, in the order of ``watched_groups``.
     """
 
     rows: npt.NDArray[np.uint32]

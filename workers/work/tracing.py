@@ -219,7 +219,9 @@ class _Launch:
         units = [grid.unit(place) for one in groups for place in grid.places_of_group(one)]
         found, run = self._loaded.trace(self._config, units, notes, most_turns=_MOST_TURNS)
         if run.flags & _LOST:
-            raise UncountedError("an access through a pointer to no argument and no variable")
+            raise UncountedError(
+                "an access through a pointer that points to neither an argument nor a variable"
+            )
         if run.flags & _CUT_OFF:
             raise UncountedError(
                 f"loops of more than {_MOST_TURNS} iterations in {len(groups)} work-groups"

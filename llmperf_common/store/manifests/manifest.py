@@ -281,9 +281,9 @@ def parse_manifest(
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ManifestError(
-            f"{where} is damaged ({type(error).__name__}: {error}); move it away to fall back to "
-            "the version before it, then run `llmperf collect` again: shards on disk are found by "
-            "their footers (`llmperf dataset repair` does both)"
+            f"{where} is damaged ({type(error).__name__}: {error}); run `llmperf dataset repair`, "
+            "or move it away to fall back to the version before it and run `llmperf collect` "
+            "again; both find the shards that only this file listed by their footers"
         ) from None
 
 
