@@ -1,7 +1,7 @@
-"""Which bytes the launches of a dataset access, for its report: traced on a CPU device, where there is one.
+"""Traces of which bytes a launch accesses, made on a CPU OpenCL device for a dataset's report.
 
-Owns which launch of a kernel is traced, and what is said where none is. The tracing itself runs in a child that is killed
-after its time (``workers/work``).
+Owns which launch of a kernel is traced, and the reason that is shown if there is no trace. The
+tracing runs in a child process with a time limit (``workers/work``).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class AccessMode(StrEnum):
 
     @classmethod
     def of(cls, text: str) -> AccessMode:
-        """Return the mode of its name.
+        """Return the mode with the name ``text``.
 
         Raises:
-            ConfigError: There is none; the message names them.
+            ConfigError: ``text`` is no mode; the message lists the modes.
         """
         try:
             return cls(text)

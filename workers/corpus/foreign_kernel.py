@@ -1,6 +1,7 @@
-"""The numbers of a corpus that somebody else may have written, checked before a plan is made of them.
+"""Checks of the numbers in a corpus that another user may have written.
 
-Owns their ranges. A number that no column of a dataset can hold would end each run of that corpus at the same task.
+Owns their ranges. A number that no column of a dataset can hold would end each run of that corpus
+at the same task.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ from llmperf_common.store.tables.shard import ShardError, read_footer
 from llmperf_common.store.upkeep.chain_checks import missing_versions
 from llmperf_common.store.upkeep.doubles import BoundPair, doubled
 from llmperf_common.store.upkeep.rebuild import rebuild_manifest
-
-TRASH_FOLDER = "trash"
+from llmperf_common.store.upkeep.sweep import trash_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,13 +264,13 @@ def _read_pair(fs: Filesystem, stem: str, halves: Sequence[ShardEntry]) -> Bound
 
 def _set_aside(fs: Filesystem, names: Sequence[str]) -> None:
     """Move files to the trash: ``kernels/STEM.parquet`` to ``trash/TIME-kernels-STEM.parquet``."""
-    when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    moment = datetime.now(UTC)
     for name in names:
         try:
             data = fs.read_bytes(name)
         except FileNotFoundError:
             continue
-        for place in _places(f"{TRASH_FOLDER}/{when}-{name.replace('/', '-', 1)}"):
+        for place in _places(trash_name(name, moment)):
             if fs.put_if_absent(place, data):
                 break
         fs.remove(name)

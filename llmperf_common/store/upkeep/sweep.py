@@ -112,9 +112,13 @@ def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | No
     A collector deletes no shard: if manifests were lost, an apparent orphan may be the only copy of
     a result.
     """
-    when = (moment or datetime.now(UTC)).strftime(MOMENT)
     for name in names:
-        fs.move(name, f"{TRASH_FOLDER}/{when}-{name.replace('/', '-', 1)}")
+        fs.move(name, trash_name(name, moment or datetime.now(UTC)))
+
+
+def trash_name(name: str, moment: datetime) -> str:
+    """Return the name in the trash of a shard that is moved there at ``moment`` (UTC)."""
+    return f"{TRASH_FOLDER}/{moment.strftime(MOMENT)}-{name.replace('/', '-', 1)}"
 
 
 def old_trash(fs: Filesystem, *, before: datetime) -> list[str]:
