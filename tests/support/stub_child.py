@@ -41,12 +41,14 @@ def die(by: signal.Signals = signal.SIGSEGV) -> None:
 
 
 def strike(channel: Channel, at: str, where: str) -> None:
-    """Do what ``where`` says, if this is the place: end as if another process had killed it, raise, or send nonsense and live."""
+    """Do what ``where`` says, if this is the place: end by a signal or with exit code 0, raise, or send nonsense and live."""
     how, _, place = where.partition(" ")
     if place != at:
         return
     if how in ("killed", "crash"):
         die(signal.SIGKILL if how == "killed" else signal.SIGSEGV)
+    if how == "leaves":
+        os._exit(0)
     if how == "raises":
         raise RuntimeError("a mistake of ours")
     if how == "garbled":
@@ -59,7 +61,7 @@ def main(channel: Channel, where: str) -> None:
 
     ``load``, ``first load``, ``release``, ``exit``: it dies there. ``lost load``: it finds its context lost as it loads. ``wait``: it dies as it waits for the device lock.
     ``killed AT``, ``crash AT``: another process kills it, or it crashes, as it is at ``start``, ``load``, ``held``, ``config``, ``result``, ``last`` (result) or
-    ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
+    ``exit``; ``leaves AT``, ``raises AT``, ``garbled AT``: it ends there with exit code 0, raises, or sends nonsense and lives.
     ``stand``: it has the device and never begins. ``crowded``: it holds the lock for a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a hold takes
     a while.
     """

@@ -76,23 +76,30 @@ def test_the_tiny_language_model_knows_held_out_configs_of_seen_kernels(demo: Pa
 
 
 def test_the_tiny_language_model_reads_sizes_and_sources(demo: Path) -> None:
-    """Exchanged among the held-out configs, either makes it worse by half and more."""
+    """Each of five exchanges of either among the held-out configs makes it worse: a model that ignored them would not change."""
     model, data = load_run(demo / "language-model").model, load_data(demo / "data")
     stored = pq.read_table(demo / "language-model" / "predictions.parquet")
     held_out = stored.filter(pc.equal(stored.column("split"), "seen_configs")).column("sample_id")
     index = np.flatnonzero(np.isin(data.texts("sample_id"), held_out.to_pylist()))
-    honest = data.rows.take(index)
-    order = np.random.default_rng(0).permutation(len(index))
+    rows = data.rows.take(index)
 
     def median_ape(rows: Rows) -> float:
         return float(
             np.median(np.abs(np.exp2(model.predict(rows).log2_ns - data.log2_ns[index]) - 1))
         )
 
-    sizes = dataclasses.replace(honest, samples=honest.samples.take(pa.array(order)))
-    sources = dataclasses.replace(honest, kernel_row=honest.kernel_row[order])
-    assert median_ape(sizes) > 1.5 * median_ape(honest)
-    assert median_ape(sources) > 1.5 * median_ape(honest)
+    own = median_ape(rows)
+    sizes, sources = [], []
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(index))
+        other_sizes = rows.samples.take(pa.array(order))
+        sizes.append(median_ape(dataclasses.replace(rows, samples=other_sizes)))
+        other_sources = rows.kernel_row[order]
+        sources.append(median_ape(dataclasses.replace(rows, kernel_row=other_sources)))
+    assert min(sizes) > own, (own, sizes)
+    assert min(sources) > own, (own, sources)
+    assert np.mean(sizes) > 1.1 * own, (own, sizes)
+    assert np.mean(sources) > 1.1 * own, (own, sources)
 
 
 def test_the_tiny_language_models_packs_are_full(demo: Path) -> None:

@@ -43,6 +43,7 @@ def await_hang_up(child: Child) -> None:
     [
         ("killed start", True, "signal SIGKILL that was not its parent's"),
         ("raises start", False, "child process ended with"),
+        ("leaves start", False, "child process ended with exit code 0"),
         ("garbled start", False, "sent an unreadable message"),
         ("crash start", False, "signal SIGSEGV"),
     ],

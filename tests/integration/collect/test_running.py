@@ -302,6 +302,17 @@ def test_who_stands_on_the_device_without_beginning_is_killed_and_no_kernel_blam
         assert sum(len(state.sentinel) for state in states) >= 1, "a sentinel has run after it"
 
 
+def test_an_exit_code_of_0_in_the_middle_of_a_config_is_a_fault(tmp_path: Path, plan: Plan) -> None:
+    """A kernel on a CPU device may end its process and say that all is well."""
+    with slot(tmp_path, "leaves config") as made:
+        state = begin(made, plan, 0, tmp_path)
+        assert drive(made, 1) == [state]
+    assert codes(state) == {"device_fault": 2, "quarantined": 1}
+    outcomes = [one.outcome for one in state.result().samples]
+    details = [one.detail for one in outcomes if isinstance(one, Failure)][:2]
+    assert all("child process ended with exit code 0" in text for text in details)
+
+
 def test_a_device_that_never_answers_is_lost(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, "stand") as made:
         begin(made, plan, 0, tmp_path)
