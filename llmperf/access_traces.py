@@ -9,52 +9,23 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llmperf_common.analysis import Contents, ContentsRule
-from llmperf_common.config import ConfigError
+from llmperf.cpu_step import CpuStep
 from llmperf_common.errors import LlmperfError
 from llmperf_common.features.accesses import AccessTrace
-from llmperf_common.records import (
-    ArgumentKind,
-    Kernel,
-    LaunchArgument,
-    LaunchConfig,
-    Signature,
-    Strategy,
-)
+from llmperf_common.records import Kernel, LaunchConfig, Signature
 from llmperf_common.store.tables.argument_rows import arguments_from_rows
+from llmperf_common.store.tables.launch_rows import LAUNCH_COLUMNS, launch_from_row
 
 _MOST_CHARACTERS = 240
 """Characters of a reason."""
-_ROW_COLUMNS = ("kernel_id", "status", "global_size", "local_size", "args", "seed")
+_ROW_COLUMNS = ("kernel_id", "status", *LAUNCH_COLUMNS)
 _OK = "ok"
 _MOST_DIMENSIONS = 3
-
-
-class AccessMode(StrEnum):
-    """Whether launches are traced for a report."""
-
-    AUTO = "auto"
-    OFF = "off"
-
-    @classmethod
-    def of(cls, text: str) -> AccessMode:
-        """Return the mode with the name ``text``.
-
-        Raises:
-            ConfigError: ``text`` is no mode; the message lists the modes.
-        """
-        try:
-            return cls(text)
-        except ValueError:
-            raise ConfigError(
-                f"accesses {text!r}: use auto (trace where a CPU OpenCL device can) or off"
-            ) from None
 
 
 def traced_accesses(
@@ -62,7 +33,7 @@ def traced_accesses(
     kernels: pa.Table,
     names: Sequence[str],
     *,
-    mode: AccessMode = AccessMode.AUTO,
+    step: CpuStep = CpuStep.AUTO,
     progress: Callable[[str], object] = lambda _line: None,
 ) -> dict[str, AccessTrace | str]:
     """Return what one launch of each named kernel accesses, or the reason why it is not known.
@@ -74,7 +45,7 @@ def traced_accesses(
         kernels: table of ``schemas.KERNELS``.
         names: names or ids of kernels. If one of them is not in the dataset, nothing is traced and
             the result is empty: the report will refuse the name.
-        mode: ``off`` traces nothing.
+        step: ``off`` traces nothing.
         progress: receives one line before each step that takes seconds.
 
     Returns:
@@ -86,7 +57,7 @@ def traced_accesses(
     if set(names) - {one[key] for one in rows for key in ("kernel_id", "name")}:
         return {}
     for row in rows:
-        launch = _launch_of(row, samples) if mode is AccessMode.AUTO else "it was switched off"
+        launch = _launch_of(row, samples) if step is CpuStep.AUTO else "it was switched off"
         if isinstance(launch, str):
             found[row["kernel_id"]] = launch
         else:
@@ -128,7 +99,7 @@ def _launch_of(row: Mapping[str, Any], samples: pa.Table) -> tuple[Kernel, Launc
         return "no launch of it was timed"
     timed.sort(key=lambda one: math.prod(one["global_size"]))
     try:
-        config = _config_of(timed[len(timed) // 2])
+        config = launch_from_row(timed[len(timed) // 2])
     except (TypeError, ValueError) as error:
         return f"its launch cannot be read: {error}"
     return (kernel, config) if _fits(kernel, config) else "its launch does not fit its arguments"
@@ -177,33 +148,6 @@ def _kernel_of(row: Mapping[str, Any]) -> Kernel | str:
         build_options=(row.get("build") or {}).get("options") or "",
         signature=signature,
         failure=None,
-    )
-
-
-def _config_of(row: Mapping[str, Any]) -> LaunchConfig:
-    return LaunchConfig(
-        sample_id="",
-        global_size=tuple(row["global_size"]),
-        local_size=tuple(row["local_size"]),
-        args=tuple(_argument_of(one) for one in row["args"]),
-        regime=None,
-        strategies=(Strategy.SIMPLE,),
-        seed=row["seed"] or 0,
-    )
-
-
-def _argument_of(one: Mapping[str, Any]) -> LaunchArgument:
-    contents = None
-    if one.get("contents"):
-        contents = Contents(rule=ContentsRule(one["contents"]), limit=one["contents_limit"] or 0)
-    value = one["value"]
-    is_whole = value is not None and float(value).is_integer()
-    return LaunchArgument(
-        position=one["position"],
-        kind=ArgumentKind(one["kind"]),
-        elements=one["elements"],
-        value=int(value) if is_whole else value,
-        contents=contents,
     )
 
 

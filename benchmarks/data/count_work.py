@@ -24,15 +24,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.failures import Failure
 from llmperf_common.features.work import WORK_KINDS, WORK_NAMES, Work
-from llmperf_common.records import ArgumentKind, Kernel, LaunchArgument, LaunchConfig, Strategy
+from llmperf_common.records import Kernel, LaunchConfig
+from llmperf_common.store.tables.launch_rows import LAUNCH_COLUMNS, launch_from_row
 from workers.discovery.find import NoDevice, choose
 from workers.source.front_end import read_kernels
 from workers.work.children import COUNT_TIMEOUT_S, count_all
 
-_CONFIG_COLUMNS = ["sample_id", "kernel_id", "global_size", "local_size", "args", "seed", "status", "median_ns"]  # fmt: skip
+_CONFIG_COLUMNS = ["sample_id", "kernel_id", *LAUNCH_COLUMNS, "status", "median_ns"]
 _SUITES = ("shoc", "rodinia")
 _KERNELS_A_PART = 100
 _KERNEL_COLUMNS = ["kernel_id", "name", "source", "source_sha256", "family_id", "suite", "path", "build"]  # fmt: skip
@@ -106,7 +106,7 @@ def _jobs(
     for row in _read(dataset / "samples", _CONFIG_COLUMNS):
         if row["status"] == "ok":
             is_long = row["median_ns"] >= arguments.at_least_ns
-            (configs if is_long else shorter)[row["kernel_id"]].append(_config(row))
+            (configs if is_long else shorter)[row["kernel_id"]].append(launch_from_row(row))
     generator = random.Random(arguments.seed)  # noqa: S311  (a sample, no secret)
     for identifier, some in shorter.items():
         chosen = generator.sample(some, min(arguments.shorter, len(some)))
@@ -154,33 +154,6 @@ def _kernel(row: dict[str, Any]) -> Kernel | None:
         build_options=options,
         signature=read.signature,
         failure=None,
-    )
-
-
-def _config(row: dict[str, Any]) -> LaunchConfig:
-    return LaunchConfig(
-        sample_id=row["sample_id"],
-        global_size=tuple(row["global_size"]),
-        local_size=tuple(row["local_size"]),
-        args=tuple(_argument(one) for one in row["args"]),
-        regime=None,
-        strategies=(Strategy.SIMPLE,),
-        seed=row["seed"],
-    )
-
-
-def _argument(one: dict[str, Any]) -> LaunchArgument:
-    contents = None
-    if one.get("contents"):
-        contents = Contents(rule=ContentsRule(one["contents"]), limit=one["contents_limit"])
-    value = one["value"]
-    whole = value is not None and float(value).is_integer()
-    return LaunchArgument(
-        position=one["position"],
-        kind=ArgumentKind(one["kind"]),
-        elements=one["elements"],
-        value=int(value) if whole else value,
-        contents=contents,
     )
 
 

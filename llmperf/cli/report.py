@@ -102,7 +102,8 @@ def write_page(
         OutputTaken: ``out`` exists and is not a report.
         CommandError: A kernel is not in the dataset, or an option does not fit this kind of page.
     """
-    from llmperf.access_traces import AccessMode, traced_accesses  # noqa: PLC0415
+    from llmperf.access_traces import traced_accesses  # noqa: PLC0415
+    from llmperf.cpu_step import CpuStep  # noqa: PLC0415
     from llmperf.html_report import (  # noqa: PLC0415
         KernelChoice,
         Stamp,
@@ -112,7 +113,7 @@ def write_page(
     )
     from llmperf_common.store.files.location import local_folder  # noqa: PLC0415
 
-    mode = AccessMode.of(accesses)
+    step = CpuStep.parse(accesses, option="accesses", verb="trace")
     report_to_write(out)  # fail before the work, not after it
     choice = choice or KernelChoice()
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
@@ -142,7 +143,7 @@ def write_page(
         _no_kernels_here(choice, "an evaluation alone")
     elif choice.names:
         found = traced_accesses(
-            dataset.samples, dataset.kernels, choice.names, mode=mode, progress=progress
+            dataset.samples, dataset.kernels, choice.names, step=step, progress=progress
         )
         dataset = replace(dataset, accesses=found)
     try:

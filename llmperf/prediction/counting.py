@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from llmperf.prediction.analysing import Analyst
-from llmperf_common.config import ConfigError
 from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel, LaunchConfig
 from llmperf_common.store.files.filesystem import StoreError
@@ -22,27 +20,6 @@ WORK_TIMEOUT_S = 20.0
 
 _MOST_LAUNCHES = 512
 """Most launches that are counted in one call; the others are predicted without counted work."""
-
-
-class WorkMode(StrEnum):
-    """Whether launches are counted for a prediction."""
-
-    AUTO = "auto"
-    OFF = "off"
-
-    @classmethod
-    def of(cls, text: str) -> WorkMode:
-        """Return the mode with the name ``text``.
-
-        Raises:
-            ConfigError: ``text`` is no mode; the message lists the modes.
-        """
-        try:
-            return cls(text)
-        except ValueError:
-            raise ConfigError(
-                f"work {text!r}: use auto (count where a CPU OpenCL device can) or off"
-            ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from llmperf.cpu_step import CpuStep
 from llmperf.prediction.analysing import Analyst, Known
 from llmperf.prediction.analysis_cache import AnalysisCache
-from llmperf.prediction.counting import WorkCounter, WorkMode
+from llmperf.prediction.counting import WorkCounter
 from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
@@ -85,7 +86,7 @@ class Model:
         measured: TrainingData | None = None,
         *,
         notes: Sequence[str] = (),
-        work: WorkMode = WorkMode.AUTO,
+        work: CpuStep = CpuStep.AUTO,
     ) -> None:
         """Keep the model's parts.
 
@@ -99,7 +100,7 @@ class Model:
         self._run = run
         self._notes = tuple(notes)
         self._analyst = analyst
-        self._counter = WorkCounter(analyst=analyst) if work is WorkMode.AUTO else None
+        self._counter = WorkCounter(analyst=analyst) if work is CpuStep.AUTO else None
         self._measured = measured
         self._factors: dict[tuple[str, str], KernelFactors] = {}
         self._reader = SourceReader()
@@ -113,7 +114,7 @@ class Model:
         analyse: bool = True,
         cache: AnalysisCache | None = None,
         measured: str | Path | None = None,
-        work: str = WorkMode.AUTO,
+        work: str = CpuStep.AUTO,
         progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
         """Load a run by its folder or name.
@@ -134,7 +135,7 @@ class Model:
             StoreError: ``measured`` is no dataset.
             ConfigError: ``work`` is neither ``auto`` nor ``off``.
         """
-        mode = WorkMode.of(work)
+        step = CpuStep.parse(work, option="work", verb="count")
         folder, note = (resolve_run(model), "") if model is not None else _only_run()
         run = load_run(folder)
         analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
@@ -147,7 +148,7 @@ class Model:
             analyst,
             launches,
             notes=(note,) if note else (),
-            work=mode if analyse else WorkMode.OFF,
+            work=step if analyse else CpuStep.OFF,
         )
 
     @property

@@ -1,0 +1,36 @@
+"""The options that switch a step off which needs a CPU OpenCL device."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from llmperf_common.config import ConfigError
+
+
+class CpuStep(StrEnum):
+    """Whether a step that needs a CPU OpenCL device is done where one is usable, or never."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+    @classmethod
+    def parse(cls, text: str, *, option: str, verb: str) -> CpuStep:
+        """Return the member with the value ``text``.
+
+        Args:
+            text: what the user gave.
+            option: the name of the option, for the message.
+            verb: what the step does, for the message: ``count``, ``trace``.
+
+        Raises:
+            ConfigError: ``text`` is neither ``auto`` nor ``off``.
+
+        >>> CpuStep.parse("off", option="work", verb="count")
+        <CpuStep.OFF: 'off'>
+        """
+        try:
+            return cls(text)
+        except ValueError:
+            raise ConfigError(
+                f"{option} {text!r}: use auto ({verb} where a CPU OpenCL device can) or off"
+            ) from None
