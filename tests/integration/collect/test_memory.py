@@ -88,6 +88,7 @@ def test_memory_is_flat_over_1000_tasks_on_the_replay_device(tmp_path: Path) -> 
     assert {"collector", "workers.measure.run_child", "workers.execution.compile_child"} <= seen
 
 
+@pytest.mark.nightly  # minutes: each of its tasks is built
 def test_memory_is_flat_on_a_cpu_device(tmp_path: Path) -> None:
     chosen = choose("cpu")
     if isinstance(chosen, NoDevice):

@@ -19,6 +19,7 @@ from tests.integration.conftest import FAST, Collected
 from tests.support.collecting import write_kernels
 from tests.support.factories.dataset_factory import make_dataset
 from tests.support.in_process import assert_refused, llmperf
+from tests.support.sampling import NIGHTLY
 from tests.support.servers.s3_server import S3Server, new_prefix
 
 NUM_STEPS = 17
@@ -52,7 +53,7 @@ def moto_server() -> Iterator[S3Server]:
     server.close()
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=NIGHTLY)])
 def copy_of(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Path], str]:

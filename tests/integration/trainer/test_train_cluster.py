@@ -168,6 +168,7 @@ def test_a_killed_worker_costs_the_steps_since_the_checkpoint(
     assert_same_losses(run, alone)
 
 
+@pytest.mark.nightly  # two minutes; test_fit_resume.py kills a fit without Ray
 def test_a_killed_driver_costs_the_steps_since_the_checkpoint(
     ray_nodes: Ray, data: Path, alone: Path, tmp_path: Path
 ) -> None:
