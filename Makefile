@@ -39,7 +39,7 @@ nightly: install
 	$(BIN)/python -m workers.discovery.provide $(PYTEST) -m nightly --numprocesses 2 $(BY_FILE) --timeout 1800
 
 slow: install
-	$(BIN)/python -m workers.discovery.provide $(PYTEST) -m "slow and not nightly and not quiet" --numprocesses 3 $(BY_FILE) --timeout 1800
+	$(BIN)/python -m workers.discovery.provide $(PYTEST) -m "slow and not nightly and not quiet" --numprocesses 2 $(BY_FILE) --timeout 1800
 	$(BIN)/python -m workers.discovery.provide $(PYTEST) -m "slow and not nightly and quiet" --timeout 1800
 
 chaos: install

@@ -63,6 +63,7 @@ def corpora(collected: Path) -> list[Path]:
     return [collected / "first.tar.xz", collected / "second"]
 
 
+@pytest.mark.slow
 def test_the_dataset_comes_back_from_tables_and_corpus(collected: Path, tables: Path) -> None:
     out = collected / "again"
     report = rebuild(tables, corpora(collected), str(out))

@@ -88,7 +88,13 @@ def test_many_launches_are_counted_together_and_say_the_same(run: Path) -> None:
         assert model.predict_many(LOOP, [launch])[0].time_ns == one.time_ns
 
 
-@pytest.mark.parametrize("source", [ENDLESS, BARRIER], ids=["endless", "hangs in a barrier"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(ENDLESS, id="endless"),
+        pytest.param(BARRIER, id="hangs in a barrier", marks=pytest.mark.slow),
+    ],
+)
 def test_what_cannot_be_counted_is_predicted_without_and_that_is_said(
     run: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

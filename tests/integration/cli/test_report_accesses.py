@@ -66,6 +66,7 @@ def test_a_kernel_that_is_asked_for_has_its_accesses_drawn(data: Path, tmp_path:
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("cpu")
+@pytest.mark.slow
 def test_kernels_that_never_end_cost_their_maps_only(data: Path, tmp_path: Path) -> None:
     out = api.report(data, tmp_path / "r.html", kernels=["endless", "hangs", "k0"])
     words = words_of(out.read_text(encoding="utf-8"))

@@ -189,6 +189,7 @@ def states_of_slots(data: Path) -> list[object]:
     return [line["state"] for line in events(data) if line["event"] == "seat"]
 
 
+@pytest.mark.slow
 def test_the_only_actor_pauses_while_its_device_is_slow(
     tmp_path: Path, server: RedisServer
 ) -> None:
@@ -231,6 +232,7 @@ def test_the_only_actor_pauses_while_its_device_is_slow(
     assert_whole(data, 12 * SAMPLES)
 
 
+@pytest.mark.nightly
 def test_where_no_node_can_build_a_kernel_no_row_is_final(
     tmp_path: Path, address: str, server: RedisServer
 ) -> None:

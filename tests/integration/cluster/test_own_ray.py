@@ -81,6 +81,7 @@ def files_with_secret(folder: Path) -> list[Path]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_local_cluster_is_closed_and_tells_no_password(
     tmp_path: Path, server: RedisServer
 ) -> None:

@@ -32,6 +32,7 @@ def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.nightly
 def test_a_row_that_differs_from_a_quiet_runs_is_seen(tmp_path: Path) -> None:
     write_kernels(tmp_path / "kernels", ["k0", "k1"])
     assert quiet_run(tmp_path).run(timeout_s=60).returncode == 0

@@ -152,7 +152,7 @@ def test_every_config_is_ok_and_there_once(honest: Run) -> None:
     assert "planned 12 = ok 12 + failed 0 + pending 0" in honest.err
 
 
-@pytest.mark.parametrize("which", ["honest", "adversarial"])
+@pytest.mark.parametrize("which", ["honest", pytest.param("adversarial", marks=pytest.mark.slow)])
 def test_the_dataset_verifies_clean(which: str, request: pytest.FixtureRequest) -> None:
     done = llmperf("dataset", "verify", request.getfixturevalue(which).out)
     assert done.code == 0, done.out
@@ -214,17 +214,20 @@ def test_the_build_is_recorded(honest: Run) -> None:
 # ------------------------------------------------------------------ kernels that do their worst
 
 
+@pytest.mark.slow
 def test_an_endless_loop_is_a_hang_and_then_quarantined(adversarial: Run) -> None:
     assert adversarial.statuses("endless") == {"hang": 1, "quarantined": 3}
     assert "limits.config_timeout_s" in adversarial.details("endless", "hang")[0]
 
 
 @pytest.mark.parametrize("name", ["far_write", "null_read"])
+@pytest.mark.slow
 def test_a_wild_pointer_is_a_device_fault(adversarial: Run, name: str) -> None:
     assert adversarial.statuses(name) == {"device_fault": 2, "quarantined": 2}
     assert "SIGSEGV" in adversarial.details(name, "device_fault")[0]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_damages_the_heap_has_failed(adversarial: Run) -> None:
     """When the damage shows is up to the allocator: with PoCL's at the exit at the latest.
 
@@ -238,6 +241,7 @@ def test_a_kernel_that_damages_the_heap_has_failed(adversarial: Run) -> None:
         assert statuses["device_fault"] >= 1
 
 
+@pytest.mark.slow
 def test_a_syntax_error_is_one_row_with_the_compilers_log(adversarial: Run) -> None:
     assert adversarial.statuses("syntax") == {"build_error": 1}
     assert "not_declared_anywhere" in adversarial.details("syntax", "build_error")[0]
@@ -245,11 +249,13 @@ def test_a_syntax_error_is_one_row_with_the_compilers_log(adversarial: Run) -> N
 
 
 @pytest.mark.parametrize(("name", "word"), [("image", "image"), ("pair", "structure")])
+@pytest.mark.slow
 def test_an_argument_we_cannot_fill_is_unsupported(adversarial: Run, name: str, word: str) -> None:
     assert adversarial.statuses(name) == {"unsupported": 1}
     assert word in adversarial.details(name, "unsupported")[0]
 
 
+@pytest.mark.slow
 def test_a_flood_of_printf_does_not_reach_the_verdict(adversarial: Run) -> None:
     statuses = adversarial.statuses("flood")
     if adversarial.platform == "Intel(R) OpenCL":
@@ -261,17 +267,19 @@ def test_a_flood_of_printf_does_not_reach_the_verdict(adversarial: Run) -> None:
         assert statuses == {"ok": 4}
 
 
+@pytest.mark.slow
 def test_failed_rows_have_no_times(adversarial: Run) -> None:
     failed = [r for rows in adversarial.samples.values() for r in rows if r["status"] != "ok"]
     assert failed
     assert all(row["time_ns"] is None and row["median_ns"] is None for row in failed)
 
 
+@pytest.mark.slow
 def test_a_good_kernel_among_them_is_unharmed(adversarial: Run) -> None:
     assert adversarial.statuses("good") == {"ok": 4}
 
 
-@pytest.mark.parametrize("which", ["honest", "adversarial"])
+@pytest.mark.parametrize("which", ["honest", pytest.param("adversarial", marks=pytest.mark.slow)])
 def test_no_process_is_left(which: str, request: pytest.FixtureRequest) -> None:
     parent = request.getfixturevalue(which).pid
     assert children_of(parent) == []

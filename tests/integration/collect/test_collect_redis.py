@@ -85,6 +85,7 @@ def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_survives_what_its_server_refuses(tmp_path: Path) -> None:
     """Full, a replica, a user with too few rights, half a commit among that: each is waited for, and then all is there once."""
     server = RedisServer(tmp_path / "redis")

@@ -67,7 +67,7 @@ def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
     ("noise", "factors", "words"),
     [
         (0.005, [1.0] * 8, []),
-        (0.2, [1.0] * 8, ["launches of 0.1 to 5 ms scatter by more than"]),
+        pytest.param(0.2, [1.0] * 8, ["launches of 0.1 to 5 ms scatter by more than"], marks=pytest.mark.slow),
         (0.005, [1.0, 1.5] * 4, ["a fixed sentinel kernel took 50% longer at times (p90 / p10 of 8"]),
     ],
     ids=["quiet", "noisy", "drifting"],
@@ -135,6 +135,7 @@ def test_a_censored_row_says_why_in_a_column(tmp_path: Path) -> None:
     assert_clean(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_a_stall_of_the_host_is_not_charged_to_the_task(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["stalled"])
     stall = [{"kernel": "stalled", "action": "slow", "seconds": 0.3, "at_config": 0}]

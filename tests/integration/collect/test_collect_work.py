@@ -100,6 +100,7 @@ def test_a_cpu_device_counts_what_it_times(tmp_path: Path) -> None:
     assert all(row["work"]["global_stores"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_rows_with_and_without_work_are_mixed_by_a_resumed_run(tmp_path: Path) -> None:
     """Whether work is counted is no part of the plan: neither tasks nor samples change their ids."""
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(6)])

@@ -49,6 +49,7 @@ from llmperf_common.records import (
 from llmperf_common.store.tables.reader import open_dataset
 from tests.support.collecting import descendants, is_running, wait_until
 from tests.support.reading import kernels_from_source
+from tests.support.sampling import NIGHTLY
 from workers.corpus.files import CorpusError
 from workers.corpus.read import Corpus, read_corpus, read_sources, write_corpus
 from workers.device.interface import DeviceRef
@@ -385,7 +386,7 @@ class Compared:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("cpu", marks=pytest.mark.opencl),
+        pytest.param("cpu", marks=(pytest.mark.opencl, *NIGHTLY)),
         pytest.param("cuda:0", marks=pytest.mark.gpu),
     ],
 )

@@ -46,6 +46,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.slow
 def test_a_collector_reports_while_it_runs_and_at_its_end(tmp_path: Path) -> None:
     names = [f"k{n}" for n in range(8)]
     slow = [{"kernel": name, "action": "slow", "seconds": 0.02} for name in names]

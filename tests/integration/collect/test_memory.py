@@ -111,6 +111,7 @@ def test_memory_is_flat_on_a_cpu_device(tmp_path: Path) -> None:
     assert sum(peaks[half:]) / (len(peaks) - half) < 1.1 * sum(peaks[:half]) / half
 
 
+@pytest.mark.nightly
 def test_a_parse_child_is_flat_over_4000_sources() -> None:
     """One child reads our kernels again and again: what it keeps does not depend on how often."""
     jobs = [

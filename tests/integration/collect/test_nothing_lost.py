@@ -204,6 +204,7 @@ def test_merge_says_what_is_in_the_way(three_kernels: Collected, tmp_path: Path)
 # ------------------------------------------------------------------ ended and finished runs
 
 
+@pytest.mark.slow
 def test_an_interrupted_worker_has_nothing_in_hand(tmp_path: Path) -> None:
     names = [f"k{number}" for number in range(8)]
     slow = [{"kernel": "*", "action": "slow", "seconds": 0.05}]

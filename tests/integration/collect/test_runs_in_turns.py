@@ -14,7 +14,7 @@ from llmperf_common.store.tables.reader import open_dataset
 from tests.support.collecting import write_kernels
 from workers.corpus.read import read_sources, write_corpus
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 ORDER = "ours plain plain-shuffled plain-bound plain-config plain-cleared unbound ours+limits.compile_children=1"
 
 

@@ -69,6 +69,7 @@ def test_a_second_collector_of_a_gpu_is_refused(tmp_path: Path, lock_dir: Path) 
     assert llmperf(*collect(corpus, quick, tmp_path / "third")).code == 0, "the dead hold nothing"
 
 
+@pytest.mark.slow
 def test_the_gpu_is_free_after_a_run(tmp_path: Path, lock_dir: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k"])
     device = replay_file(tmp_path / "r.json")

@@ -45,7 +45,9 @@ def test_a_limit_on_memory_fails_no_kernel(tmp_path: Path) -> None:
     assert statuses(tmp_path / "data") == ["ok"] * 8
 
 
-@pytest.mark.parametrize("kib", [200_000, pytest.param(450_000, marks=SLOW), 650_000])
+@pytest.mark.parametrize(
+    "kib", [200_000, pytest.param(450_000, marks=SLOW), pytest.param(650_000, marks=SLOW)]
+)
 @pytest.mark.opencl
 def test_a_limit_that_nothing_works_under_is_said_at_the_start(tmp_path: Path, kib: int) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
@@ -85,6 +87,7 @@ def test_where_no_kernel_can_be_built_no_row_is_final(tmp_path: Path, action: st
     assert statuses(tmp_path / "data") == ["ok"] * 8
 
 
+@pytest.mark.slow
 def test_a_kernel_that_alone_is_left_gets_its_row_where_others_can_be_built_again(
     tmp_path: Path,
 ) -> None:

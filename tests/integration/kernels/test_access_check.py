@@ -125,6 +125,7 @@ def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> 
     assert statuses(found["divergent"]).total() == 6, "children died of it, and it went on"
 
 
+@pytest.mark.slow
 def test_what_was_seen_before_it_hung_counts(
     tmp_path: Path,
     plan: Plan,
@@ -153,6 +154,7 @@ def submit_all(made: DevicePipeline, plan: Plan) -> None:
         made.submit(plan.task(index), Lease(task=index, epoch=1, token=index + 1, attempt=1))
 
 
+@pytest.mark.slow
 def test_a_task_in_two_pools_is_one_task(tmp_path: Path, plan: Plan) -> None:
     with pipeline(plan, tmp_path / "scratch") as made:
         submit_all(made, plan)

@@ -102,8 +102,8 @@ def shares_active(
     ("source", "scalars", "contents"),
     [
         (LATER_ROWS, {2: ScalarChoice.LOW}, None),
-        (PARTS, {2: ScalarChoice.HIGH}, None),
-        (MASKED, {}, ContentsRule.FLAGS),
+        pytest.param(PARTS, {2: ScalarChoice.HIGH}, None, marks=pytest.mark.slow),
+        pytest.param(MASKED, {}, ContentsRule.FLAGS, marks=pytest.mark.slow),
     ],
     ids=["later_rows", "parts", "masked"],
 )

@@ -108,6 +108,7 @@ def test_sigkill_at_each_step(small: Path, copy_of: Callable[[Path], str]) -> No
     assert died == [True] * (NUM_STEPS - 1) + [False]
 
 
+@pytest.mark.slow
 def test_sigkill_on_s3_before_the_manifest(
     small: Path, moto_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

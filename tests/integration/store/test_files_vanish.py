@@ -24,7 +24,7 @@ from llmperf_common.store.upkeep.verify import verify
 from tests.integration.conftest import Collected
 from tests.support.collecting import Collect, events, replay_file, wait_until, write_kernels
 from tests.support.in_process import assert_refused
-from tests.support.sampling import SLOW
+from tests.support.sampling import NIGHTLY, SLOW
 from tests.support.servers.redis_server import RedisServer
 
 pytestmark = pytest.mark.timeout(240)
@@ -124,6 +124,7 @@ def remove_logs(out: Path) -> None:
 # ------------------------------------------------------------------ the ledger is outdated
 
 
+@pytest.mark.slow
 def test_a_write_ahead_log_removed_after_a_kill(attacked: Attacked) -> None:
     process = attacked.start()
     attacked.wait_for(8, process)
@@ -149,6 +150,7 @@ def test_a_ledger_copied_before_the_rest_of_a_live_run(attacked: Attacked, tmp_p
     attacked.check(process.returncode, out + err)
 
 
+@pytest.mark.nightly
 def test_a_write_ahead_log_removed_while_one_collects_and_another_starts(
     attacked: Attacked,
 ) -> None:
@@ -181,7 +183,8 @@ def all_but_the_first(out: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "which", [pytest.param(newest, marks=SLOW), all_of_them, all_but_the_first]
+    "which",
+    [pytest.param(newest, marks=SLOW), pytest.param(all_of_them, marks=NIGHTLY), all_but_the_first],
 )
 def test_manifests_removed_during_a_run(
     attacked: Attacked, which: Callable[[Path], list[Path]]
@@ -212,7 +215,11 @@ def started(out: Path) -> list[object]:
 
 @pytest.mark.parametrize(
     "meanwhile",
-    [pytest.param("nothing", marks=SLOW), "the ledger is lost", "others have done it all"],
+    [
+        pytest.param("nothing", marks=NIGHTLY),
+        pytest.param("the ledger is lost", marks=SLOW),
+        "others have done it all",
+    ],
 )
 def test_a_folder_that_is_moved_during_a_run(
     attacked: Attacked, tmp_path: Path, meanwhile: str
@@ -308,7 +315,12 @@ def may_mount() -> bool:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(Mount, marks=SLOW), Replaced, pytest.param(Unmounted, marks=SLOW)]
+    "kind",
+    [
+        pytest.param(Mount, marks=SLOW),
+        pytest.param(Replaced, marks=SLOW),
+        pytest.param(Unmounted, marks=NIGHTLY),
+    ],
 )
 def test_a_folder_lost_to_one_of_two_collectors(
     attacked: Attacked, tmp_path: Path, kind: type[Mount]

@@ -306,7 +306,9 @@ def test_a_version_that_is_not_its_name_does_not_publish_for_ever(data: Path) ->
         latest_manifest(PosixFilesystem(data))
 
 
-@pytest.mark.parametrize("kind", ["text", "list of text", "numbers"])
+@pytest.mark.parametrize(
+    "kind", ["text", "list of text", pytest.param("numbers", marks=pytest.mark.slow)]
+)
 def test_a_shard_that_unpacks_too_far(data: Path, kind: str) -> None:
     name = shard_name(data, "samples")
     table = pq.read_table(data / name)

@@ -125,6 +125,7 @@ def test_the_state_machine(server: RedisServer) -> None:
     )
 
 
+@pytest.mark.slow
 def test_ten_million_tasks_weigh_little(server: RedisServer) -> None:
     ledger_location = RedisLocation(server.client(), dataset="large")
     tasks = range(10_000_000)

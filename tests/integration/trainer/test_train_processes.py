@@ -67,7 +67,7 @@ def assert_same_losses(run: Path, reference: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+@pytest.mark.parametrize("zero_stage", [1, pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_world_size_2_gives_the_losses_of_one_process(
     zero_stage: int, data: Path, alone: Path, tmp_path: Path
 ) -> None:

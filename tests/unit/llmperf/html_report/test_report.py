@@ -218,6 +218,7 @@ def test_many_kernels_are_binned() -> None:
     assert len(page) < 2_500_000
 
 
+@pytest.mark.slow
 def test_large_dataset_is_small_and_quick() -> None:
     dataset = make_dataset(100_000, 2000)
     evaluation = make_evaluation(dataset)

@@ -320,7 +320,10 @@ ABSURD: dict[str, tuple[Callable[[], bytes], int | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ABSURD)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.slow if " MB" in one else ()) for one in ABSURD],
+)
 def test_an_absurd_header_is_refused_at_once(tmp_path: Path, name: str):
     save_tiny(tmp_path)
     make, says = ABSURD[name]

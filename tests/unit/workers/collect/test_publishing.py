@@ -151,6 +151,7 @@ class CountingFilesystem(PosixFilesystem):
         return data
 
 
+@pytest.mark.slow
 def test_what_a_version_costs_does_not_grow_with_the_list(tmp_path: Path) -> None:
     fs, ledger, made, clock = (
         CountingFilesystem(tmp_path),

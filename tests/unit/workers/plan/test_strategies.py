@@ -191,6 +191,7 @@ REQUESTS = st.tuples(
 
 @settings(max_examples=80, deadline=None)
 @given(REQUESTS)
+@pytest.mark.slow
 def test_every_buffer_is_as_large_as_its_form_and_everything_fits(
     request: tuple[tuple[Kernel, Analysis], tuple[Strategy, ...], DeviceClass, int],
 ) -> None:

@@ -230,6 +230,7 @@ def test_a_gap_among_old_versions_is_a_problem_where_all_were_kept(data: Path) -
     ]
 
 
+@pytest.mark.slow
 def test_old_versions_go_and_a_day_of_them_stays_thin(fs: PosixFilesystem) -> None:
     number = 0
     for minute in range(0, 30 * 60, 2):  # 30 hours
