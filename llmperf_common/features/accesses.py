@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class AccessUse(StrEnum):
-    """What an access does. ``OTHER``: a built-in function loads or stores, the source does not say which."""
+    """What an access does; ``OTHER`` is one of a built-in function that loads or stores."""
 
     LOAD = "load"
     STORE = "store"
@@ -28,7 +28,8 @@ class AccessMap:
         first_byte: offset in the buffer at which row 0 begins; a multiple of ``bytes_a_row``.
         bytes_a_row: a power of two.
         num_rows: up to the last one that is accessed.
-        cells: column, row and number of accesses, where there are any. An access counts in each row that it touches.
+        cells: column, row and number of accesses, where there are any. An access counts in each
+            row that it touches.
         num_accesses: of all cells, each counted once.
         num_outside: further accesses, outside of the buffer as the launch sizes it; in no cell.
     """
@@ -48,7 +49,8 @@ class AccessView:
     """Some work-groups side by side: column c holds the work-items from ``c * items_a_column`` on.
 
     Attributes:
-        groups: linear numbers of the work-groups, ascending. Their work-items follow each other by local linear id.
+        groups: linear numbers of the work-groups, ascending. Their work-items are ordered by local
+            linear id.
         items_a_column: work-items; the last column may have fewer.
         maps: by position and use; only what is accessed.
     """

@@ -108,7 +108,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceJob:
-    """To a tracing child: see what work-items of ``config`` access; ``cpu_s`` and ``without_barriers`` as in ``CountJob``."""
+    """To a tracing child: record which bytes the work-items of ``config`` access.
+
+    ``cpu_s`` and ``without_barriers`` are as in ``CountJob``.
+    """
 
     kernel: Kernel
     config: LaunchConfig
@@ -125,7 +128,7 @@ class Traced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerReady:
-    """From a compile, analysis, counting or tracing child: its start is over; its job's time begins.
+    """From a compile, analysis, counting or tracing child: it has started; its job's time begins.
 
     A compile child sends it again when a build is done and only its resources are not yet known.
     """

@@ -178,7 +178,11 @@ class VirtualKernel:
         *,
         most_turns: int,
     ) -> tuple[npt.NDArray[np.uint64], RawCounts]:
-        """Run units of a traced copy; return ``notes`` (``traced.cl``) as the run has left them. Raises DeviceFailure."""
+        """Run units of a traced copy; return ``notes`` (``traced.cl``) as the run has left them.
+
+        Raises:
+            DeviceFailure: The launch failed.
+        """
         with cl_errors(Stage.PROBE, waiting=True):
             notes_at = self._filled("notes", notes)
             run = self._run(config, units, most_turns, is_watched=True, notes_at=notes_at)

@@ -1,6 +1,7 @@
 """Trace launches in killable children: ``trace_all``.
 
-Owns what a trace may cost: a kernel that hangs, faults or explodes costs its own child, and its launch gets the reason.
+Owns the limits of a trace: a kernel that hangs, faults or asks for too much ends its own child only,
+and the reason is returned for its launch.
 """
 
 from __future__ import annotations

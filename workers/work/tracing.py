@@ -1,7 +1,8 @@
-"""Trace one launch: which of its work-items access which bytes of its buffers, in the process that this runs in.
+"""Trace one launch in this process: which work-items access which bytes of its buffers.
 
-Owns which work-groups run, and the place of columns and rows. A group runs as one where its work-items meet at barriers, unless
-some of them leave before. How a histogram is filled: ``traced.cl``. In a process of its own that may be killed: ``trace_child.py``.
+Owns which work-groups run, and the place of columns and rows. The work-items of a group run
+together if they meet at barriers, unless some of them return before. How a histogram is filled:
+``traced.cl``. In a child process that may be killed: ``trace_child.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from workers.work.units import Grid, grid_of
 COLUMNS, ROWS = 128, 64
 """Of a histogram, at most."""
 MOST_ITEMS, MOST_GROUPS = 4096, COLUMNS
-"""Of the launch, that run: as many work-items as a count runs, and at least a column for each work-group."""
+"""Most work-items of a launch that run: as many as a count runs, and one or more a work-group."""
 _MOST_TURNS = 2**24
 """Of all loops of one run: a second or two."""
 _HEAD_WORDS = 8
@@ -79,10 +80,12 @@ def trace_accesses(
 def _early_leavers(
     kernel: Kernel, config: LaunchConfig, device: OpenclVirtualDevice
 ) -> AccessTrace | None:
-    """Return the trace of work-items that do not wait for each other, where not all of a group come to its barriers.
+    """Return a trace without barriers, if some work-items of a group do not reach its barriers.
 
-    What happens at such a barrier is undefined: a CPU may run those that have left. None where all come, or where work-items
-    cannot run by themselves.
+    What happens at such a barrier is undefined: a CPU may run work-items that have returned.
+
+    Returns:
+        None if all work-items reach each barrier, or if they cannot run one by one.
 
     Raises:
         UnresolvedError: As ``traced_copy``.
@@ -99,7 +102,7 @@ def _early_leavers(
 def _traced(
     kernel: Kernel, config: LaunchConfig, copy: CountedCopy, device: OpenclVirtualDevice
 ) -> tuple[AccessTrace, bool]:
-    """Return a trace by a copy, and whether work-items of a group came to different numbers of barriers."""
+    """Return a trace by a copy, and whether work-items of a group came to unequal barriers."""
     loaded = device.load(kernel, copy)
     try:
         launch = _Launch(kernel, config, copy, loaded)
@@ -109,7 +112,11 @@ def _traced(
 
 
 def traced_copy(kernel: Kernel, *, without_barriers: bool) -> CountedCopy:
-    """Return the counted copy of a kernel with the hook that notes each access. Raises UnresolvedError."""
+    """Return the counted copy of a kernel with the hook that notes each access.
+
+    Raises:
+        UnresolvedError: The copy cannot be made.
+    """
     copy = counted_copy(
         kernel.source, kernel.name, kernel.build_options, without_barriers=without_barriers
     )
@@ -124,7 +131,7 @@ def traced_copy(kernel: Kernel, *, without_barriers: bool) -> CountedCopy:
 
 
 def _bits(site: CountedSite | None) -> int:
-    """Return the uses of a site, one bit each: ``load_store`` is two; a site that no one knows is ``OTHER``."""
+    """Return the uses of a site, one bit each: ``load_store`` has two, an unknown site ``OTHER``."""
     names = site.use.split("_") if site is not None else [AccessUse.OTHER.value]
     return sum(1 << _USES.index(AccessUse(name)) for name in names)
 
@@ -273,7 +280,7 @@ def _busiest(view: AccessView, lanes: int) -> int:
 
 
 def spread_groups(num_groups: int, num_lanes: int, *, most: int = MOST_GROUPS) -> list[int]:
-    """Return the work-groups of a launch that run: all, or some from the first to the last, evenly spread.
+    """Return the work-groups that run: all, or some from the first to the last, evenly spread.
 
     Args:
         num_groups: of the launch.
@@ -290,7 +297,7 @@ def spread_groups(num_groups: int, num_lanes: int, *, most: int = MOST_GROUPS) -
 
 
 def row_shift(low: int, high: int, element_bytes: int) -> int:
-    """Return log2 of the bytes of a row, so that bytes ``low`` to ``high`` (excluded) lie in ``ROWS`` rows.
+    """Return log2 of a row's bytes, so that bytes ``low`` to ``high`` (excluded) fit in ``ROWS`` rows.
 
     No finer than an element.
 

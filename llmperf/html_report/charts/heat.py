@@ -1,7 +1,7 @@
 """Heat maps: how often something happens in each cell of a grid, by the shade of one colour.
 
-Owns the cells, the axis of bytes and what the pointer shows of a column. Cells of one shade that lie above each other are
-one shape, so that a dense map does not make a page heavy.
+Owns the cells, the axis of bytes and what the pointer shows of a column. Cells of one shade that
+lie above each other are one shape, so that a page with a dense map stays small.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ def heat_chart(
 
 
 def shades_of(most: int) -> list[tuple[int, int, int]]:
-    """Return the shades of counts up to ``most``, which has the darkest: each with its first count and the one behind its last.
+    """Return the shades of counts up to ``most``, which has the darkest.
+
+    Returns:
+        For each shade its number, its first count, and the count after its last.
 
     >>> shades_of(1), shades_of(2)
     ([(4, 1, 2)], [(3, 1, 2), (4, 2, 3)])
@@ -118,10 +121,10 @@ def shades_of(most: int) -> list[tuple[int, int, int]]:
 
 
 def runs(cells: Cells, fewest: int, above: int) -> list[tuple[int, int, int]]:
-    """Return the cells whose count is from ``fewest`` to below ``above``, those above each other as one.
+    """Return the cells with counts from ``fewest`` to below ``above``; neighbours in a column as one.
 
     Returns:
-        Column, first row, and the row behind the last.
+        Column, first row, and the row after the last.
 
     >>> runs([(0, 1, 5), (0, 2, 5), (0, 4, 5), (1, 5, 5), (1, 6, 9)], 5, 6)
     [(0, 1, 3), (0, 4, 5), (1, 5, 6)]

@@ -1,6 +1,7 @@
 """The memory accesses of one launch as heat maps: work-items across, bytes of a buffer upwards.
 
-Owns which maps are shown and their words. What was traced, and why a kernel has no trace: ``llmperf/access_traces.py``.
+Owns which maps are shown and their words. What was traced, and why a kernel has no trace:
+``llmperf/access_traces.py``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _WORDS = {
     AccessUse.OTHER: "accesses by built-in functions",
 }
 _LINE_BYTES = 128
-"""The least that an axis shows: a line of the cache. A broadcast is a thin row then, and does not fill the map."""
+"""Bytes that an axis shows at least, a cache line: a broadcast is then a thin row."""
 _MOST_ROWS = 8
 _NAME_CHARS = 24
 _COLUMNS = (
@@ -50,7 +51,7 @@ _COLUMNS = (
 
 
 def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str, Any]]) -> Html:
-    """Return the maps of a kernel's buffers, or why there are none; nothing where none were asked for.
+    """Return the maps of a kernel's buffers, or why there are none; nothing if none were asked for.
 
     Args:
         found: of the kernel; None where it was not asked for.
