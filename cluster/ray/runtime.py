@@ -21,8 +21,8 @@ from cluster.pool.runtime import ActorGone, ClusterAddressError
 from cluster.pool.slots import ClusterNode
 from cluster.ray.actor import CollectActor
 from cluster.telemetry.metrics import METRICS, TAGS, Metric, MetricKind
-from llmperf_common.masking import masked, public_url
-from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
+from llmperf_common.masking import public_url
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray, short_reason
 from llmperf_common.store.files.environment import store_settings
 from workers.corpus.read import Corpus
 
@@ -89,9 +89,9 @@ class RayActor:
         try:
             report = ray.get(question)
         except ray.exceptions.RayActorError as error:
-            return ActorGone(why=_first_line(error))
+            return ActorGone(why=short_reason(error))
         except ray.exceptions.RayError as error:
-            return ActorGone(why=f"{type(error).__name__}: {_first_line(error)}")
+            return ActorGone(why=f"{type(error).__name__}: {short_reason(error)}")
         assert isinstance(report, ActorReport), report
         return report
 
@@ -179,10 +179,10 @@ def connected() -> Iterator[RayRuntime]:
             stack.enter_context(_of_our_own() if is_own else _joined(address))
         except (ValueError, ConnectionError, RuntimeError) as error:
             raise ClusterAddressError(
-                f"cannot start Ray here: {_first_line(error)}"
+                f"cannot start Ray here: {short_reason(error)}"
                 if is_own
                 else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: "
-                f"{_first_line(error)}: name HOST:PORT of its head (6379 by default; http://… is "
+                f"{short_reason(error)}: name HOST:PORT of its head (6379 by default; http://… is "
                 "for `ray job submit --address`), and use its versions of Ray and Python"
             ) from error
         yield RayRuntime()
@@ -200,8 +200,3 @@ def _joined(address: str) -> Iterator[None]:
 def _of_our_own() -> contextlib.AbstractContextManager[None]:
     # Actors need none of Ray's CPUs, and Ray starts an idle worker for each CPU: a few suffice.
     return own_ray(ray, include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return masked(" ".join(lines[:6]))[:500] if lines else type(error).__name__

@@ -19,8 +19,8 @@ from typing import Any, Final
 from llmperf_common.config import ConfigError
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.extras import require
-from llmperf_common.masking import masked, public_url
-from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
+from llmperf_common.masking import public_url
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray, short_reason
 from llmperf_common.store.files.environment import store_settings
 from trainer.config import ClusterConfig
 from trainer.errors import Interrupted
@@ -199,7 +199,7 @@ class _RayGroup:
             report = ray.get(question)
         except ray.exceptions.RayError as error:
             who = f"process {rank} on {self._nodes[rank].host}"
-            return Gone(who=who, why=_first_lines(error))
+            return Gone(who=who, why=short_reason(error))
         assert isinstance(report, Report), report
         return report
 
@@ -207,7 +207,7 @@ class _RayGroup:
         try:
             return list(ray.get(questions, timeout=_ANSWER_S))
         except ray.exceptions.RayError as error:
-            raise GroupLost(f"a process cannot be started ({_first_lines(error)})") from None
+            raise GroupLost(f"a process cannot be started ({short_reason(error)})") from None
 
 
 @contextlib.contextmanager
@@ -223,10 +223,10 @@ def _connected(num_workers: int) -> Iterator[None]:
             stack.enter_context(_of_our_own(num_workers) if is_own else _joined(address))
         except (ValueError, ConnectionError, RuntimeError) as error:
             raise RayUnreachable(
-                f"cannot start Ray here: {_first_lines(error)}"
+                f"cannot start Ray here: {short_reason(error)}"
                 if is_own
                 else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: "
-                f"{_first_lines(error)}: name HOST:PORT of its head (default port 6379), with the "
+                f"{short_reason(error)}: name HOST:PORT of its head (default port 6379), with the "
                 "same versions of Ray and Python"
             ) from error
         yield
@@ -325,8 +325,3 @@ def _check_out(job: TrainJob) -> None:
             f"--out {job.out}: the working directory of a Ray job is a copy that Ray deletes: give "
             "an absolute path"
         )
-
-
-def _first_lines(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return masked(" ".join(lines[:4]))[:400] if lines else type(error).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,13 +21,16 @@ _MEMORY_BYTES = 100 * 2**20
 def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> Iterator[Cluster]:
     """Start a head without anything of its own and ``nodes`` (``num_gpus``, ``labels``); its address is ``.address``.
 
-    With a ``dashboard_port``, jobs can be submitted there.
+    With a ``dashboard_port``, jobs can be submitted there. Each cluster has a temporary folder of its own: Ray takes the address
+    that it gives to a job's driver from that folder, where the newest cluster has written its own, so that in a shared folder a job
+    could join the cluster of another test.
     """
     with_dashboard = {
         "include_dashboard": True,
         "dashboard_port": dashboard_port,
         "dashboard_agent_listen_port": free_port(),  # its usual one may be another cluster's
     }
+    folder = tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True)
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
@@ -34,6 +38,7 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
             "num_gpus": 0,
             "labels": {"role": "head"},
             "object_store_memory": _MEMORY_BYTES,
+            "temp_dir": folder.name,
             **(with_dashboard if dashboard_port else {"include_dashboard": False}),
         },
     )
@@ -44,6 +49,7 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
         yield cluster
     finally:
         cluster.shutdown()
+        folder.cleanup()
 
 
 def free_port() -> int:
