@@ -92,7 +92,7 @@ def test_many_launches_are_counted_together_and_say_the_same(run: Path) -> None:
     "source",
     [
         pytest.param(ENDLESS, id="endless"),
-        pytest.param(BARRIER, id="hangs in a barrier", marks=pytest.mark.slow),
+        pytest.param(BARRIER, id="hangs in a barrier", marks=pytest.mark.nightly),
     ],
 )
 def test_what_cannot_be_counted_is_predicted_without_and_that_is_said(

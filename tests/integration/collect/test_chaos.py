@@ -10,11 +10,13 @@ from tests.chaos.__main__ import CHAOS_OPTIONS
 from tests.chaos.kills import run_chaos
 from tests.chaos.storm import OPTIONS, differences, quiet_run, run_storm
 from tests.support.collecting import Collect, replay_file, write_kernels
-from tests.support.sampling import SLOW, every
+from tests.support.sampling import NIGHTLY, every
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("num_kills", "num_kernels"), [(3, 24), pytest.param(6, 40, marks=SLOW)])
+@pytest.mark.parametrize(
+    ("num_kills", "num_kernels"), [(3, 24), pytest.param(6, 40, marks=NIGHTLY)]
+)
 def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(
     tmp_path: Path, num_kills: int, num_kernels: int
 ) -> None:
