@@ -1,6 +1,6 @@
 """A private Ray cluster of this process: it listens on loopback only and requires a secret token.
 
-Owns the network exposure of a local ``--cluster``: none; and the words of Ray's errors. The Ray module is an argument, because
+Owns the network exposure of a local ``--cluster``: none. The Ray module is an argument, because
 only the packages that use Ray import it. A cluster that a user has started keeps the addresses and
 the token that were given to ``ray start``.
 """
@@ -15,8 +15,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from llmperf_common.masking import masked
-
 _logger = logging.getLogger(__name__)
 
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -24,28 +22,7 @@ _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 it Ray replaces even 127.0.0.1 by the host's network address and listens on all interfaces."""
 OWN_ADDRESSES: Final = ("", "local")
 """Values of ``RAY_ADDRESS`` that name no existing cluster."""
-_LINES_SHOWN, _CHARACTERS_SHOWN = 4, 250
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-
-
-def short_reason(error: BaseException) -> str:
-    r"""Return one line of an error of Ray, without passwords.
-
-    Ray's messages may hold a traceback of another process: the beginning says what failed, the last
-    line why.
-
-    >>> short_reason(RuntimeError("setup failed\nTraceback:\n  File a\n  File b\nOSError: no such file"))
-    'setup failed Traceback: … OSError: no such file'
-    >>> short_reason(RuntimeError())
-    'RuntimeError'
-    """
-    text = masked(str(error))  # whole: a shortened URL might not be recognised
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    if len(lines) > _LINES_SHOWN:
-        lines = [" ".join(lines[:2])[:_CHARACTERS_SHOWN], "…", lines[-1]]
-    return " ".join(lines)[: 2 * _CHARACTERS_SHOWN]
 
 
 @contextlib.contextmanager

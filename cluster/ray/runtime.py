@@ -22,7 +22,8 @@ from cluster.pool.slots import ClusterNode
 from cluster.ray.actor import CollectActor
 from cluster.telemetry.metrics import METRICS, TAGS, Metric, MetricKind
 from llmperf_common.masking import public_url
-from llmperf_common.own_ray import OWN_ADDRESSES, own_ray, short_reason
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
+from llmperf_common.ray_errors import short_reason
 from llmperf_common.store.files.environment import store_settings
 from workers.corpus.read import Corpus
 

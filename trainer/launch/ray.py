@@ -20,7 +20,8 @@ from llmperf_common.config import ConfigError
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.extras import require
 from llmperf_common.masking import public_url
-from llmperf_common.own_ray import OWN_ADDRESSES, own_ray, short_reason
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
+from llmperf_common.ray_errors import short_reason
 from llmperf_common.store.files.environment import store_settings
 from trainer.config import ClusterConfig
 from trainer.errors import Interrupted

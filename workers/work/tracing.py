@@ -297,7 +297,7 @@ def spread_groups(num_groups: int, num_lanes: int, *, most: int = MOST_GROUPS) -
 
 
 def row_shift(low: int, high: int, element_bytes: int) -> int:
-    """Return log2 of a row's bytes, so that bytes ``low`` to ``high`` (excluded) fit in ``ROWS`` rows.
+    """Return log2 of a row's bytes: ``low`` to ``high`` (excluded) fit in ``ROWS`` rows.
 
     No finer than an element.
 

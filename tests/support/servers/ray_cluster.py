@@ -30,26 +30,27 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
         "dashboard_port": dashboard_port,
         "dashboard_agent_listen_port": free_port(),  # its usual one may be another cluster's
     }
-    folder = tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True)
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 1,
-            "num_gpus": 0,
-            "labels": {"role": "head"},
-            "object_store_memory": _MEMORY_BYTES,
-            "temp_dir": folder.name,
-            **(with_dashboard if dashboard_port else {"include_dashboard": False}),
-        },
-    )
-    try:
-        for node in nodes:
-            cluster.add_node(num_cpus=1, object_store_memory=_MEMORY_BYTES, **node)
-        cluster.wait_for_nodes()
-        yield cluster
-    finally:
-        cluster.shutdown()
-        folder.cleanup()
+    with tempfile.TemporaryDirectory(
+        prefix="ray", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 1,
+                "num_gpus": 0,
+                "labels": {"role": "head"},
+                "object_store_memory": _MEMORY_BYTES,
+                "temp_dir": folder,
+                **(with_dashboard if dashboard_port else {"include_dashboard": False}),
+            },
+        )
+        try:
+            for node in nodes:
+                cluster.add_node(num_cpus=1, object_store_memory=_MEMORY_BYTES, **node)
+            cluster.wait_for_nodes()
+            yield cluster
+        finally:
+            cluster.shutdown()
 
 
 def free_port() -> int:
