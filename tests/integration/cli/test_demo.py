@@ -111,7 +111,9 @@ def test_the_tiny_language_models_packs_are_full(demo: Path) -> None:
     launches = launches_of(tokens, np.arange(len(tokens)), config.packing.lengths[-1])
     packs = plan_epoch(launches, config.packing, seed=0, epoch=0).packs
     used = packs.tokens(tokens.prefix_lengths, tokens.suffix_lengths)
-    assert used.sum() >= 0.95 * packs.length.sum()
+    filled = np.sort(used / packs.length)[1:]  # an epoch ends with a pack of what is left
+    assert len(filled) >= 20
+    assert filled.mean() >= 0.95
 
 
 def test_predictions_come_with_intervals_that_hold_them(demo: Path) -> None:
