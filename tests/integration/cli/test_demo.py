@@ -109,11 +109,12 @@ def test_the_tiny_language_models_packs_are_full(demo: Path) -> None:
     )
     tokens = new_encoder(rows, config.prompt).encode(rows).tokens
     launches = launches_of(tokens, np.arange(len(tokens)), config.packing.lengths[-1])
-    packs = plan_epoch(launches, config.packing, seed=0, epoch=0).packs
-    used = packs.tokens(tokens.prefix_lengths, tokens.suffix_lengths)
-    filled = np.sort(used / packs.length)[1:]  # an epoch ends with a pack of what is left
-    assert len(filled) >= 20
-    assert filled.mean() >= 0.95
+    used = total = 0
+    for epoch in range(20):  # a training has some 28; the share of one varies by 1 %
+        packs = plan_epoch(launches, config.packing, seed=0, epoch=epoch).packs
+        used += packs.tokens(tokens.prefix_lengths, tokens.suffix_lengths).sum()
+        total += packs.length.sum()
+    assert used >= 0.95 * total
 
 
 def test_predictions_come_with_intervals_that_hold_them(demo: Path) -> None:
