@@ -169,7 +169,7 @@ class _Trials:
                         return [], f"usual inputs cannot be counted: {outcome.detail}"
                     shares.append(0.0)
                     continue
-                shares.append(outcome.active_items / items)
+                shares.append(min(1.0, outcome.active_items / items))  # a sum of weights is rounded
                 if shares[-1] > (FEW_SHARE if len(shares) == 1 else ENOUGH_SHARE):
                     break
         return shares, ""

@@ -7,11 +7,14 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
+from ray._common.utils import get_default_ray_temp_dir  # noqa: TID251
+from ray._private.utils import write_ray_address  # noqa: TID251
 from ray.cluster_utils import Cluster  # noqa: TID251
 
 _MEMORY_BYTES = 100 * 2**20
@@ -21,9 +24,9 @@ _MEMORY_BYTES = 100 * 2**20
 def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> Iterator[Cluster]:
     """Start a head without anything of its own and ``nodes`` (``num_gpus``, ``labels``); its address is ``.address``.
 
-    With a ``dashboard_port``, jobs can be submitted there. Each cluster has a temporary folder of its own: Ray takes the address
-    that it gives to a job's driver from that folder, where the newest cluster has written its own, so that in a shared folder a job
-    could join the cluster of another test.
+    With a ``dashboard_port``, jobs can be submitted there. Each cluster has a temporary folder of its own, with a file that names
+    its address: that is what Ray gives to a job's driver. Without the file, or in a folder that clusters share, a job could join
+    the cluster of another test. ``Cluster`` writes the file to the usual folder only, and does not create that.
     """
     with_dashboard = {
         "include_dashboard": True,
@@ -33,6 +36,7 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
     with tempfile.TemporaryDirectory(
         prefix="ray", dir="/tmp", ignore_cleanup_errors=True
     ) as folder:
+        Path(get_default_ray_temp_dir()).mkdir(exist_ok=True)
         cluster = Cluster(
             initialize_head=True,
             head_node_args={
@@ -45,6 +49,7 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
             },
         )
         try:
+            write_ray_address(cluster.address, folder)
             for node in nodes:
                 cluster.add_node(num_cpus=1, object_store_memory=_MEMORY_BYTES, **node)
             cluster.wait_for_nodes()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from llmperf_common.analysis import Analysis, InputChoice
 from tests.support.factories.dataset_factory import make_kernel
 from workers.corpus.parquet import is_corpus
 from workers.corpus.read import (
@@ -87,3 +89,19 @@ def test_what_many_kernels_have_in_common_is_in_memory_once(tmp_path):
     assert last is not None
     assert all(a is b for a, b in zip(first.arguments, last.arguments, strict=True))
     assert {id(name) for name in first.static_features} == {id(n) for n in last.static_features}
+
+
+@pytest.mark.parametrize(("share", "is_read"), [(1 + 2e-15, True), (1.1, False), (-0.1, False)])
+def test_a_share_that_rounding_put_above_one_is_read(
+    corpus: Corpus, tmp_path: Path, *, share: float, is_read: bool
+) -> None:
+    analysis = Analysis(extents=(), data_dependent=False, inputs=InputChoice(plain_share=share))
+    kernels = [replace(one, analysis=analysis) for one in corpus.kernels]
+    write_corpus(tmp_path / "c.parquet", replace(corpus, kernels=kernels))
+    if is_read:
+        (kernel,) = read_corpus(tmp_path / "c.parquet").kernels
+        assert kernel.analysis is not None
+        assert kernel.analysis.inputs.plain_share == share
+        return
+    with pytest.raises(CorpusError, match=f"a share of work-items is {share}"):
+        read_corpus(tmp_path / "c.parquet")
