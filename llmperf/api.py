@@ -362,7 +362,7 @@ def predict_many(
     """Predict thousands of launches of one kernel; the source is read and the model called once.
 
     Each time equals that of ``predict`` if the launch's work was counted in both. Work is counted
-    for at most 512 launches and within a time limit: ``work`` of each prediction is ``counted`` or
+    within a time limit for each 512 launches: ``work`` of each prediction is ``counted`` or
     ``none``. All launches are checked before the first is predicted.
 
     Args:

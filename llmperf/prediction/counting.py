@@ -10,16 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llmperf.prediction.analysing import Analyst
+from llmperf_common.failures import Failure
 from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel, LaunchConfig
 from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0
-"""Seconds for all launches of a call. Then the child is killed; its results so far are used."""
+"""Seconds for ``_LAUNCHES_AT_ONCE``. Then the child is killed; its results so far are used."""
 
-_MOST_LAUNCHES = 512
-"""Most launches that are counted in one call; the others are predicted without counted work."""
+_LAUNCHES_AT_ONCE = 512
+"""Launches that one child counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,16 @@ class WorkCounter:
         if isinstance(device, str):
             return CountedLaunches(work=none, why=device)
         self.analyst.progress(f"counting the work of kernel {kernel.name!r} on {device.name}")
-        try:
-            found = count_work(kernel, launches[:_MOST_LAUNCHES], device, timeout_s=WORK_TIMEOUT_S)
-        except (StoreError, OSError) as error:
-            return CountedLaunches(work=none, why=str(error))
+        found: list[Work | Failure] = []
+        for start in range(0, len(launches), _LAUNCHES_AT_ONCE):
+            part = launches[start : start + _LAUNCHES_AT_ONCE]
+            try:
+                found += count_work(kernel, part, device, timeout_s=WORK_TIMEOUT_S)
+            except (StoreError, OSError) as error:
+                return CountedLaunches(work=none, why=str(error))
+            if not any(isinstance(one, Work) for one in found[start:]):
+                break  # nor would the others be counted
         work = [one if isinstance(one, Work) else None for one in found]
         failures = [one for one in found if not isinstance(one, Work)]
         why = " ".join(failures[0].detail.split())[:240] if failures else ""
-        if len(launches) > _MOST_LAUNCHES:
-            why = why or f"only the first {_MOST_LAUNCHES} launches of a call are counted"
         return CountedLaunches(work=[*work, *none[len(work) :]], why=why)

@@ -79,7 +79,11 @@ def test_work_is_counted_unless_it_is_off(run: Path) -> None:
     assert model.predict(LOOP, **SIZES, args={"n": 1}) == few
 
 
-def test_many_launches_are_counted_together_and_say_the_same(run: Path) -> None:
+@pytest.mark.parametrize("at_once", [512, 2])
+def test_many_launches_are_counted_together_and_say_the_same(
+    run: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("llmperf.prediction.counting._LAUNCHES_AT_ONCE", at_once)
     launches = [{"global_size": 64 * n, "local_size": 64, "args": {"n": n}} for n in (1, 9, 40)]
     model = api.load_model(run)
     together = model.predict_many(LOOP, launches)
