@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from llmperf_common.analysis import Analysis, ContentsRule, InputChoice, ScalarChoice
 from llmperf_common.features.work import Work
-from llmperf_common.records import DeviceClass, Kernel, Strategy
+from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, Strategy
 from tests.support.reading import kernels_from_source
 from workers.config import PlanConfig
 from workers.device.interface import DeviceRef
@@ -19,6 +21,7 @@ from workers.execution.analyse_ahead import analyse_one
 from workers.execution.analysing import analyse_job
 from workers.plan.launch_plan import plan_configs
 from workers.sandbox.messages import AnalyseJob
+from workers.work import input_choice
 from workers.work.children import count_work
 
 pytestmark = pytest.mark.opencl
@@ -127,6 +130,22 @@ def test_a_kernel_that_does_nothing_on_usual_inputs_gets_others(
             assert max(shares_active(source, analysis, cpu_ref, plain)) == 0
         shares = shares_active(source, analysis, cpu_ref, chosen)
         assert sum(share > 0.2 for share in shares) >= len(shares) / 2, shares
+
+
+def test_a_share_of_work_items_is_at_most_one(
+    cpu_ref: DeviceRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counted number of active work-items is a sum of weights, which rounding can put above the number of all."""
+    analysis, _ = analysed(LATER_ROWS, cpu_ref)
+
+    def all_active(_kernel: Kernel, configs: list[LaunchConfig], *_: Any, **__: Any) -> Any:
+        items = math.prod(configs[0].global_size)
+        yield SimpleNamespace(active_items=items * (1 + 2.0**-51))
+
+    monkeypatch.setattr(input_choice, "count_kernel", all_active)
+    no_device: Any = None  # it is for the counts alone
+    inputs = input_choice.choose_inputs(kernel_of(LATER_ROWS), analysis, no_device, no_device)
+    assert inputs.plain_share == 1
 
 
 def test_a_kernel_that_works_keeps_its_inputs_and_costs_no_virtual_launch(
