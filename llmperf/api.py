@@ -362,8 +362,8 @@ def predict_many(
     """Predict thousands of launches of one kernel; the source is read and the model called once.
 
     Each time equals that of ``predict`` if the launch's work was counted in both. Work is counted
-    within a time limit for each 512 launches: ``work`` of each prediction is ``counted`` or
-    ``none``. All launches are checked before the first is predicted.
+    for at most 20 s for each 512 launches; if none of them can be counted, counting ends. ``work``
+    of each prediction is ``counted`` or ``none``. All launches are checked before the first is predicted.
 
     Args:
         source: an OpenCL C file, or its text.

@@ -17,10 +17,10 @@ from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0
-"""Seconds for ``_LAUNCHES_AT_ONCE``. Then the child is killed; its results so far are used."""
+"""Seconds for ``_LAUNCHES_AT_ONCE`` launches. Then the child is killed; its results so far are used."""
 
 _LAUNCHES_AT_ONCE = 512
-"""Launches that one child counts."""
+"""Most launches that one child counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,18 @@ class WorkCounter:
             return CountedLaunches(work=none, why=device)
         self.analyst.progress(f"counting the work of kernel {kernel.name!r} on {device.name}")
         found: list[Work | Failure] = []
+        why = ""
         for start in range(0, len(launches), _LAUNCHES_AT_ONCE):
             part = launches[start : start + _LAUNCHES_AT_ONCE]
             try:
                 found += count_work(kernel, part, device, timeout_s=WORK_TIMEOUT_S)
             except (StoreError, OSError) as error:
-                return CountedLaunches(work=none, why=str(error))
+                why = str(error)
+                break
             if not any(isinstance(one, Work) for one in found[start:]):
-                break  # nor would the others be counted
+                break  # most likely the others cannot be counted either
         work = [one if isinstance(one, Work) else None for one in found]
         failures = [one for one in found if not isinstance(one, Work)]
-        why = " ".join(failures[0].detail.split())[:240] if failures else ""
+        if failures:
+            why = " ".join(failures[0].detail.split())[:240]
         return CountedLaunches(work=[*work, *none[len(work) :]], why=why)

@@ -26,7 +26,8 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
 
     With a ``dashboard_port``, jobs can be submitted there. Each cluster has a temporary folder of its own, with a file that names
     its address: that is what Ray gives to a job's driver. Without the file, or in a folder that clusters share, a job could join
-    the cluster of another test. ``Cluster`` writes the file to the usual folder only, and does not create that.
+    the cluster of another test. ``Cluster`` writes the file to the usual folder only, and does not create that
+    folder.
     """
     with_dashboard = {
         "include_dashboard": True,
@@ -36,7 +37,10 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
     with tempfile.TemporaryDirectory(
         prefix="ray", dir="/tmp", ignore_cleanup_errors=True
     ) as folder:
-        Path(get_default_ray_temp_dir()).mkdir(exist_ok=True)
+        usual = Path(get_default_ray_temp_dir())
+        if not usual.exists():
+            usual.mkdir(parents=True)
+            usual.chmod(0o1777)  # other users' clusters write there, too
         cluster = Cluster(
             initialize_head=True,
             head_node_args={
