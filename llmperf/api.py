@@ -363,7 +363,8 @@ def predict_many(
 
     Each time equals that of ``predict`` if the launch's work was counted in both. Work is counted
     for at most 20 s for each 512 launches; if none of them can be counted, counting ends. ``work``
-    of each prediction is ``counted`` or ``none``. All launches are checked before the first is predicted.
+    of each prediction is ``counted`` or ``none``. All launches are checked before the first is
+    predicted.
 
     Args:
         source: an OpenCL C file, or its text.

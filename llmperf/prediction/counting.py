@@ -17,7 +17,7 @@ from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0
-"""Seconds for ``_LAUNCHES_AT_ONCE`` launches. Then the child is killed; its results so far are used."""
+"""Seconds for ``_LAUNCHES_AT_ONCE`` launches. Then the child is killed; its results are used."""
 
 _LAUNCHES_AT_ONCE = 512
 """Most launches that one child counts."""

@@ -27,7 +27,7 @@ README = Path(__file__).resolve().parents[3] / "README.md"
 SUBMIT, COLLECT = (shlex.split(part) for part in SAID.split(" -- "))
 """The words of the README's command, before and after Ray's ``--``."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STRATEGIES = "memory_analysis,decoupled,simple"
 OPTIONS = (
@@ -130,7 +130,7 @@ def test_stopped_resubmitted_and_finished(
     command = (*(ours.get(word, word) for word in COLLECT[1:]), "--device", "cpu", *OPTIONS)
     client = JobSubmissionClient(dashboard)
     first = submit(dashboard, folder, *command, wait=False)
-    wait_for_rows(client, first, data, timeout_s=400)
+    wait_for_rows(client, first, data, timeout_s=240)
     client.stop_job(first)
     wait_until(lambda: client.get_job_status(first).is_terminal(), timeout_s=60)
     before = committed(data)

@@ -26,8 +26,7 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
 
     With a ``dashboard_port``, jobs can be submitted there. Each cluster has a temporary folder of its own, with a file that names
     its address: that is what Ray gives to a job's driver. Without the file, or in a folder that clusters share, a job could join
-    the cluster of another test. ``Cluster`` writes the file to the usual folder only, and does not create that
-    folder.
+    the cluster of another test. ``Cluster`` writes the file to the usual folder only, and does not create that folder.
     """
     with_dashboard = {
         "include_dashboard": True,
