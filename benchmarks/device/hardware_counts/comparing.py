@@ -1,0 +1,131 @@
+"""How far counted work and hardware counters are apart.
+
+Owns which count is held against which counter. An error is |counted - counter| ÷ counter; launches where both are zero
+are left out. Floating-point operations are compared with all of ``fadd``, ``fmul`` and ``ffma`` (two each), fp64 alike:
+a division or a root of the source is several such instructions of the machine, so launches with ``special_ops`` are also
+told apart from those without.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+Row = Mapping[str, float]
+
+COMPARED: Mapping[str, tuple[Callable[[Row], float], Callable[[Row], float]]] = {
+    "fp operations": (
+        lambda count: count["fp32_ops"] + count["fp64_ops"],
+        lambda counter: (
+            counter["fadd"] + counter["fmul"] + 2 * counter["ffma"]
+            + counter["dadd"] + counter["dmul"] + 2 * counter["dfma"]
+        ),
+    ),
+    "global load requests": (
+        lambda count: count["global_load_requests"],
+        lambda counter: counter["load_instructions"],
+    ),
+    "global store requests": (
+        lambda count: count["global_store_requests"],
+        lambda counter: counter["store_instructions"],
+    ),
+    "load sectors": (
+        lambda count: count["global_load_sectors"],
+        lambda counter: counter["load_sectors"],
+    ),
+    "store sectors": (
+        lambda count: count["global_store_sectors"],
+        lambda counter: counter["store_sectors"],
+    ),
+    "L2 sectors": (
+        lambda count: count["global_load_sectors"] + count["global_store_sectors"],
+        lambda counter: counter["l2_load_sectors"] + counter["l2_store_sectors"],
+    ),
+}  # fmt: skip
+"""What is compared: from the counts of a launch, and from its counters."""
+_FAR = 2.0
+
+
+def compare(counters: Path, counts: Path, out: Path | None) -> str:
+    """Return the summary as text, and write every compared launch to ``out``."""
+    with counters.open(newline="") as stream:
+        found = {row["sample_id"]: row for row in csv.DictReader(stream)}
+    counted = {row["sample_id"]: row for row in pq.read_table(counts).to_pylist()}
+    rows = []
+    for sample_id, row in found.items():
+        count = counted.get(sample_id)
+        if row["note"] or count is None or count["reason"] is not None:
+            continue
+        counter = {
+            name: float(value or "nan")
+            for name, value in row.items()
+            if name not in ("sample_id", "note")
+        }
+        rows.append(_compared(sample_id, count, counter))
+    if out is not None:
+        with out.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    failed = sum(bool(row["note"]) for row in found.values())
+    lines = [f"{len(rows)} launches compared; {failed} without counters"]
+    for name in COMPARED:
+        lines += _summary(name, rows)
+    return "\n".join(lines)
+
+
+def error_of(counted: float, counter: float) -> float | None:
+    """Return |counted - counter| ÷ counter; None where both are zero, infinite where only the counter is."""
+    if not counter:
+        return None if not counted else math.inf
+    return abs(counted - counter) / counter
+
+
+def _compared(sample_id: str, count: dict[str, Any], counter: dict[str, float]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "sample_id": sample_id,
+        "is_exact": count["is_exact"],
+        "without_barriers": count["without_barriers"],
+        "special_ops": count["special_ops"],
+        "group_bytes": count["group_bytes"],
+    }
+    for name, (of_count, of_counter) in COMPARED.items():
+        row[f"{name}, counted"] = of_count(count)
+        row[f"{name}, counter"] = of_counter(counter)
+    return row
+
+
+def _summary(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    def line(label: str, chosen: list[dict[str, Any]]) -> str:
+        pairs = [(row[f"{name}, counted"], row[f"{name}, counter"]) for row in chosen]
+        errors = [one for pair in pairs if (one := error_of(*pair)) is not None]
+        if not errors:
+            return f"{name}{label}: none"
+        far = sum(
+            not counter or not counted or not 1 / _FAR <= counted / counter <= _FAR
+            for counted, counter in pairs
+            if counted or counter
+        )
+        within = sum(error <= 0.01 for error in errors)
+        return (
+            f"{name}{label}: {len(errors)} launches, median error {statistics.median(errors):.2%},"
+            f" mean ratio of the middle half {_middle(pairs):.3f}, within 1 % {within / len(errors):.0%},"
+            f" more than {_FAR:g}x off {far / len(errors):.1%}"
+        )
+
+    lines = [line("", rows)]
+    if name == "fp operations":
+        lines.append(line(" without special", [row for row in rows if not row["special_ops"]]))
+    return lines
+
+
+def _middle(pairs: list[tuple[float, float]]) -> float:
+    ratios = sorted(counted / counter for counted, counter in pairs if counter)
+    quarter = len(ratios) // 4
+    return statistics.fmean(ratios[quarter : len(ratios) - quarter] or [math.nan])

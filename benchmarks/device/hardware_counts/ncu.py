@@ -1,0 +1,110 @@
+"""Run launches under ``ncu`` and bring the counters of each launch into one CSV.
+
+Owns the names of the counters (NVIDIA, *Nsight Compute, metrics reference*). A process launches ``JOBS_A_PROCESS``
+kernels. If one dies, the next goes on behind the launch it died in; after ``MOST_DEATHS`` deaths nothing more is launched.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from benchmarks.collecting.collectors.jobs import read_work
+
+COUNTERS = {
+    "fadd": "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
+    "fmul": "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
+    "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "dadd": "smsp__sass_thread_inst_executed_op_dadd_pred_on.sum",
+    "dmul": "smsp__sass_thread_inst_executed_op_dmul_pred_on.sum",
+    "dfma": "smsp__sass_thread_inst_executed_op_dfma_pred_on.sum",
+    "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "load_instructions": "smsp__inst_executed_op_global_ld.sum",
+    "store_instructions": "smsp__inst_executed_op_global_st.sum",
+    "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "l2_load_sectors": "lts__t_sectors_srcunit_tex_op_read.sum",
+    "l2_store_sectors": "lts__t_sectors_srcunit_tex_op_write.sum",
+    "texture_load_requests": "l1tex__t_requests_pipe_tex_mem_texture.sum",
+}
+"""Our name of each counter to NVIDIA's."""
+JOBS_A_PROCESS = 24
+MOST_DEATHS = 2
+_PROCESS_TIMEOUT_S = 180.0
+
+
+def measure(jobs: Path, out: Path, *, max_time_s: float) -> str:
+    """Launch every job under ``ncu`` and write a row for each launch that has counters.
+
+    Stops before ``max_time_s`` is over. A launch without counters has a row with its ``note``.
+    """
+    end_s = time.monotonic() + max_time_s
+    number = len(read_work(jobs).jobs)
+    deaths = rows = first = 0
+    with out.open("w", newline="", buffering=1) as stream:
+        writer = csv.DictWriter(stream, ["sample_id", *COUNTERS, "note"])
+        writer.writeheader()
+        while first < number and deaths <= MOST_DEATHS and time.monotonic() < end_s:
+            found, died = _one_process(jobs, first, end_s - time.monotonic())
+            writer.writerows(found)
+            rows += sum(not one["note"] for one in found)
+            deaths += died
+            first += JOBS_A_PROCESS
+            print(f"{min(first, number)} of {number} kernels, {rows} launches", file=sys.stderr)
+    return f"{out}: {rows} launches with counters, {deaths} processes died"
+
+
+def _one_process(jobs: Path, first: int, left_s: float) -> tuple[list[dict[str, str]], bool]:
+    with tempfile.TemporaryDirectory() as folder:
+        progress, log = Path(folder) / "progress.jsonl", Path(folder) / "ncu.csv"
+        progress.touch()
+        command = [
+            "ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
+            "--cache-control", "all", "--metrics", ",".join(COUNTERS.values()), "--log-file", str(log),
+            sys.executable, "-m", "benchmarks.device.hardware_counts.launching", str(jobs), str(progress),
+            "--first", str(first), "--number", str(JOBS_A_PROCESS),
+        ]  # fmt: skip
+        try:
+            # stdout is not ours: an application's output would lie among the CSV's lines.
+            ended = subprocess.run(
+                command, timeout=min(left_s, _PROCESS_TIMEOUT_S), check=False, stdout=sys.stderr
+            )
+            died = ended.returncode != 0
+        except subprocess.TimeoutExpired:
+            died = True
+        lines = [json.loads(line) for line in progress.read_text().splitlines()]
+        text = log.read_text().splitlines() if log.exists() else []
+    if died:
+        print("\n".join(text[-5:]), file=sys.stderr)
+    return list(matched(lines, counter_rows(text))), died
+
+
+def counter_rows(lines: Iterable[str]) -> list[dict[str, str]]:
+    """Return the rows of ``ncu``'s raw page, without its messages and its line of units."""
+    table = [line for line in lines if line.startswith('"')]
+    rows = list(csv.DictReader(table))
+    return [row for row in rows if row["ID"].isdigit()]
+
+
+def matched(
+    lines: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]
+) -> Iterator[dict[str, str]]:
+    """Yield a row for each launch: counters of those that were launched, the note of the others."""
+    waiting = iter(rows)
+    for line in lines:
+        if line["stage"] == "failed":
+            yield {"sample_id": line["sample_id"], "note": line["note"] or "failed"}
+        elif line["stage"] == "launched":
+            row = next(waiting, None)
+            if row is None:
+                yield {"sample_id": line["sample_id"], "note": "ncu has no counters"}
+                continue
+            counters = {ours: row.get(its, "").replace(",", "") for ours, its in COUNTERS.items()}
+            yield {"sample_id": line["sample_id"], **counters, "note": ""}
