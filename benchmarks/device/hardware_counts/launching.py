@@ -49,11 +49,11 @@ def main() -> None:
                 progress.write(_line(launch.sample_id, "begun"))
                 try:
                     side = cuda_side(context, kernel, program, launch)
-                except CudaError as error:
+                    side.launch.enqueue()
+                except CudaError as error:  # such as more than 65,535 work-groups in y
                     progress.write(_line(launch.sample_id, "failed", str(error)))
                     continue
-                side.launch.enqueue()
-                context.synchronize()
+                context.synchronize()  # a kernel that faults ends this process
                 progress.write(_line(launch.sample_id, "launched"))
 
 

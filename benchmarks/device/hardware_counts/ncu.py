@@ -82,15 +82,20 @@ def _one_process(jobs: Path, first: int, left_s: float) -> tuple[list[dict[str, 
         lines = [json.loads(line) for line in progress.read_text().splitlines()]
         text = log.read_text().splitlines() if log.exists() else []
     if died:
-        print("\n".join(text[-5:]), file=sys.stderr)
+        print("\n".join(line for line in text[-5:] if not line.startswith('"')), file=sys.stderr)
+        lines += [
+            {**line, "stage": "failed", "note": "the process died"}
+            for line in lines[-1:]
+            if line["stage"] == "begun"
+        ]
     return list(matched(lines, counter_rows(text))), died
 
 
 def counter_rows(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Return the rows of ``ncu``'s raw page, without its messages and its line of units."""
+    """Return the rows of ``ncu``'s raw page, without its messages, its line of units, and launches that CUDA refused."""
     table = [line for line in lines if line.startswith('"')]
     rows = list(csv.DictReader(table))
-    return [row for row in rows if row["ID"].isdigit()]
+    return [row for row in rows if row["ID"].isdigit() and row["Grid Size"] != "(0, 0, 0)"]
 
 
 def matched(

@@ -97,7 +97,9 @@ def add_up(parts: Iterable[Totals]) -> Totals:
     return Totals(tasks=tasks, rows=tuple(rows))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
+# Without slots: up to Python 3.12.3 a generic class with slots cannot be weakly referenced, whatever
+# ``weakref_slot`` says (CPython issue 118033), and ``_loaded`` refers to segments weakly.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Segment(Generic[EntryT]):
     """A part of a manifest's list, in memory.
 
