@@ -1,8 +1,8 @@
 """Which launches are compared, and their counts on the CPU device.
 
-Owns the draw: random kernels with an ok time on the dataset's GPU, and of each random ok launches that last at most
-``MOST_NS`` and whose buffers have at most ``MOST_BYTES`` together, since ``ncu`` repeats a launch for each group of
-counters and restores the buffers in between.
+Owns the draw: random kernels with an ok time on the dataset's GPU, and of each random ok launches whose buffers the memory
+analysis sized (others may reach beyond them), that last at most ``MOST_NS`` and whose buffers have at most ``MOST_BYTES``
+together, since ``ncu`` repeats a launch for each group of counters and restores the buffers in between.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.collecting.collectors.jobs import Job, Work, launch_from_row, re
 from llmperf_common.failures import Failure
 from llmperf_common.features.work import WORK_KINDS
 from llmperf_common.features.work import Work as Counts
-from llmperf_common.records import Kernel
+from llmperf_common.records import Kernel, Strategy
 from llmperf_common.store.tables.launch_rows import LAUNCH_COLUMNS
 from workers.discovery.find import NoDevice, choose
 from workers.source.front_end import read_kernels
@@ -37,9 +37,10 @@ def choose_launches(dataset: Path, out: Path, kernels: int, configs: int, seed: 
     """Write the jobs of random kernels with ``configs`` launches each."""
     generator = random.Random(seed)  # noqa: S311  (a sample, no secret)
     launches: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    columns = ["sample_id", "kernel_id", "status", "median_ns", *LAUNCH_COLUMNS]
+    columns = ["sample_id", "kernel_id", "status", "median_ns", "input_strategy", *LAUNCH_COLUMNS]
     for row in _rows(dataset / "samples", columns):
-        if row["status"] == "ok" and row["median_ns"] <= MOST_NS:
+        stays_inside = row["input_strategy"] == Strategy.MEMORY_ANALYSIS
+        if row["status"] == "ok" and row["median_ns"] <= MOST_NS and stays_inside:
             launches[row["kernel_id"]].append(row)
     found = {
         row["kernel_id"]: row

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.collecting.collectors.jobs import read_work
+from benchmarks.collecting.collectors.jobs import Job, read_work
 
 COUNTERS = {
     "fadd": "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
@@ -46,7 +46,8 @@ def measure(jobs: Path, out: Path, *, max_time_s: float) -> str:
     Stops before ``max_time_s`` is over. A launch without counters has a row with its ``note``.
     """
     end_s = time.monotonic() + max_time_s
-    number = len(read_work(jobs).jobs)
+    all_jobs = read_work(jobs).jobs
+    number = len(all_jobs)
     deaths = rows = first = 0
     with out.open("w", newline="", buffering=1) as stream:
         writer = csv.DictWriter(stream, ["sample_id", *COUNTERS, "note"])
@@ -56,7 +57,7 @@ def measure(jobs: Path, out: Path, *, max_time_s: float) -> str:
             writer.writerows(found)
             rows += sum(not one["note"] for one in found)
             deaths += died
-            first += JOBS_A_PROCESS
+            first += _jobs_touched(all_jobs[first:], found) if died else JOBS_A_PROCESS
             print(f"{min(first, number)} of {number} kernels, {rows} launches", file=sys.stderr)
     return f"{out}: {rows} launches with counters, {deaths} processes died"
 
@@ -89,6 +90,17 @@ def _one_process(jobs: Path, first: int, left_s: float) -> tuple[list[dict[str, 
             if line["stage"] == "begun"
         ]
     return list(matched(lines, counter_rows(text))), died
+
+
+def _jobs_touched(jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> int:
+    """Return how many of these jobs, at least one, have a row: the others are for the next process."""
+    seen = {row["sample_id"] for row in rows}
+    touched = [
+        place
+        for place, job in enumerate(jobs)
+        if any(one.sample_id in seen for one in job.launches)
+    ]
+    return max(touched, default=0) + 1
 
 
 def counter_rows(lines: Iterable[str]) -> list[dict[str, str]]:
