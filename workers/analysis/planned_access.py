@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llmperf_common.analysis import ContentsRule
-from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig
+from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig, Strategy
 from workers.analysis.analyse import NO_BARRIERS
 from workers.analysis.copy.instrument import instrument
 from workers.analysis.copy.rewriter import UnresolvedError
@@ -23,11 +23,12 @@ _MAX_TURNS = 2**21
 def planned_access_ranges(
     kernel: Kernel, configs: Sequence[LaunchConfig], prober: Prober, *, without_barriers: bool
 ) -> Iterator[ProbeRecord | None]:
-    """Yield each config's access ranges in order; stop at the first that cannot be determined.
+    """Yield each config's access ranges in order; None where they cannot be determined.
 
     Args:
         kernel: a kernel with a signature.
-        configs: the smallest first, since none is launched after one whose loops were cut off.
+        configs: the smallest first: after one whose loops were cut off, no other of the same input
+            strategy is launched.
         prober: a CPU device's.
         without_barriers: launch a copy without barriers. For a kernel of which not all work-items
             reach a barrier; a barrier would end its process.
@@ -39,11 +40,14 @@ def planned_access_ranges(
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
         if without_barriers:
             instrumented = replace(instrumented, source=NO_BARRIERS + instrumented.source)
+        ended: set[Strategy] = set()
         for config in configs:
-            (record,) = prober.run(kernel, instrumented, [_launch(config)])
-            yield record
+            strategy, record = config.strategies[0], None
+            if strategy not in ended:
+                (record,) = prober.run(kernel, instrumented, [_launch(config)])
             if record is None or record.exceeded:
-                return
+                ended.add(strategy)
+            yield record
     except UnresolvedError:
         return  # such a kernel has no analysis, either
     except DeviceFailure as error:

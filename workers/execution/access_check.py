@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from llmperf_common.analysis import ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signature
+from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signature, Strategy
 from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, AccessRange, ProbeRecord
 from workers.execution.analysing import MAX_ATTEMPTS, max_attempts
 from workers.execution.task_state import TaskState
@@ -27,8 +27,11 @@ six of them more than 20 s (measured on two processors)."""
 _AWAITED_TIMEOUT_S = 3.0
 """Seconds while the device has nothing else to do: a fault costs it less than one second."""
 _TRIED_ITEMS = (2**12, 2**16)
-"""Work-items: tried are the smallest config and, for each number, the largest config up to it."""
+"""Work-items: of each input strategy are tried the smallest config and, for each number, the largest
+config up to it."""
 _MOST_TRIED_ITEMS = 2**18
+_LOCAL_SLACK_BYTES = 128
+"""Bytes in which NVIDIA GPUs allocate local memory (CUDA occupancy rules): up to there nothing faults."""
 _MOST_GROWTH = 3.0
 """Exponent: an access range's end grows at most with this power of the number of work-items."""
 
@@ -116,20 +119,22 @@ def _spare_unbearable(state: TaskState) -> None:
 def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
     """Return the indices of the configs tried on a CPU device, in the order of their work-items.
 
-    These are the smallest config and up to two larger ones. None is tried where row offsets are
-    planned: probes do not sort the offsets, and unsorted offsets lead to arbitrary accesses.
+    Of each input strategy these are the smallest config and up to two larger ones: strategies give
+    a buffer different sizes, and other scalars. None is tried where row offsets are planned: probes
+    do not sort the offsets, and unsorted offsets lead to arbitrary accesses.
     """
     if any(_has_row_offsets(config) for config in configs):
         return ()
     order = sorted(range(len(configs)), key=lambda index: (_items(configs[index]), index))
-    if not order or _items(configs[order[0]]) > _MOST_TRIED_ITEMS:
-        return ()
-    tried = [order[0]]
-    for most in _TRIED_ITEMS:
-        within = [index for index in order if _items(configs[index]) <= most]
-        if within and within[-1] not in tried:
-            tried.append(within[-1])
-    return tuple(tried)
+    tried: set[int] = set()
+    for strategy in Strategy:
+        group = [index for index in order if configs[index].strategies[0] is strategy]
+        if not group or _items(configs[group[0]]) > _MOST_TRIED_ITEMS:
+            continue
+        tried.add(group[0])
+        for most in _TRIED_ITEMS:
+            tried.update([index for index in group if _items(configs[index]) <= most][-1:])
+    return tuple(index for index in order if index in tried)
 
 
 def unbearable(
@@ -139,9 +144,9 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the indices of the configs that a GPU would not tolerate, each with the reason.
 
-    A tried config that leaves its buffers and their padding rules out all configs with as many
-    work-items or more. Beyond the largest tried config, an access range is extrapolated with the
-    power of the work-items by which it grew between the tried ones.
+    A tried config that leaves its buffers and their padding rules out all configs of its input
+    strategy with as many work-items or more. Beyond the strategy's largest tried config, an access
+    range is extrapolated with the power of the work-items by which it grew between the tried ones.
 
     Args:
         signature: of the kernel.
@@ -149,12 +154,11 @@ def unbearable(
         tried: config indices, in the order of their work-items, with what each trial recorded.
     """
     seen = [(configs[index], record) for index, record in tried if record is not None]
-    buffers = [one for one in signature.arguments if one.kind is ArgumentKind.GLOBAL_BUFFER]
     spared: dict[int, str] = {}
     while True:
         kept = {index: one for index, one in enumerate(configs) if index not in spared}
         found = {
-            index: why for index, one in kept.items() if (why := _why(one, kept, buffers, seen))
+            index: why for index, one in kept.items() if (why := _why(one, kept, signature, seen))
         }
         if not found:
             break
@@ -165,11 +169,16 @@ def unbearable(
 def _why(
     config: LaunchConfig,
     kept: Mapping[int, LaunchConfig],
-    buffers: Sequence[Argument],
+    signature: Signature,
     seen: Sequence[tuple[LaunchConfig, ProbeRecord]],
 ) -> str:
     items = _items(config)
-    smaller = [(_items(one), record) for one, record in seen if _items(one) <= items]
+    smaller = [
+        (_items(one), record)
+        for one, record in seen
+        if one.strategies[0] is config.strategies[0] and _items(one) <= items
+    ]
+    buffers = [one for one in signature.arguments if one.kind is ArgumentKind.GLOBAL_BUFFER]
     for argument in buffers if smaller else ():
         position = argument.position
         ends = [(size, _end_bytes(record.access_ranges, position)) for size, record in smaller]
@@ -179,7 +188,37 @@ def _why(
             return f"it reaches beyond the end of argument {argument.name!r} on a CPU device"
         if _expected(starts, items) > FRONT_PADDING_BYTES:
             return f"it reaches before the start of argument {argument.name!r} on a CPU device"
+    name = _beyond_local_memory(config, signature, seen)
+    return (
+        f"it reaches beyond its local memory in argument {name!r} on a CPU device" if name else ""
+    )
+
+
+def _beyond_local_memory(
+    config: LaunchConfig, signature: Signature, seen: Sequence[tuple[LaunchConfig, ProbeRecord]]
+) -> str:
+    """Return the name of a ``__local`` argument that reaches beyond all local memory of the group.
+
+    Its end is expected at the multiple of its size that tried configs of the strategy reached.
+    """
+    local = [one for one in signature.arguments if one.kind is ArgumentKind.LOCAL_BUFFER]
+    total = sum(_local_bytes(config, one) for one in local)
+    start = 0
+    for argument in local:
+        multiples = [
+            _end_bytes(record.access_ranges, argument.position) / held
+            for one, record in seen
+            if one.strategies[0] is config.strategies[0] and (held := _local_bytes(one, argument))
+        ]
+        own = _local_bytes(config, argument)
+        if start + max(multiples, default=0.0) * own > total + _LOCAL_SLACK_BYTES:
+            return argument.name
+        start += own
     return ""
+
+
+def _local_bytes(config: LaunchConfig, argument: Argument) -> int:
+    return _elements(config, argument.position) * argument.element_bytes
 
 
 def _has_row_offsets(config: LaunchConfig) -> bool:

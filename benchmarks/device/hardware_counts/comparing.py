@@ -29,11 +29,11 @@ COMPARED: Mapping[str, tuple[Callable[[Row], float], Callable[[Row], float]]] = 
     ),
     "global load requests": (
         lambda count: count["global_load_requests"],
-        lambda counter: counter["load_instructions"],
+        lambda counter: counter["load_requests"],
     ),
     "global store requests": (
         lambda count: count["global_store_requests"],
-        lambda counter: counter["store_instructions"],
+        lambda counter: counter["store_requests"],
     ),
     "load sectors": (
         lambda count: count["global_load_sectors"],

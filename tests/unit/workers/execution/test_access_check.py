@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from llmperf_common.analysis import Contents, ContentsRule
@@ -121,6 +122,69 @@ def test_what_is_spared_makes_the_buffers_of_the_others_smaller() -> None:
     assert gone == {2**20, 2**28}, "2^20 had padding behind the buffer of 2^28 only"
 
 
+def of(strategy: Strategy, one: LaunchConfig) -> LaunchConfig:
+    return replace(one, strategies=(strategy,))
+
+
+def test_each_input_strategy_is_judged_by_its_own_trials() -> None:
+    simple = [of(Strategy.SIMPLE, config(items)) for items in (64, 2**12, 2**20)]
+    analysed = [of(Strategy.MEMORY_ANALYSIS, config(items)) for items in (128, 2**12, 2**24)]
+    configs = [*simple, *analysed]
+    assert tried_indices(configs) == (0, 3, 1, 4), "the smallest and a larger one of each"
+    beyond = record(PADDING_BYTES + 4 * 2**24 + 1)
+    seen = [(0, record(4)), (1, beyond), (3, record(4 * 128)), (4, record(4 * 2**12))]
+    assert {index for index, _ in unbearable(SIGNATURE, configs, seen)} == {1, 2}
+
+
+def test_a_launch_that_was_cut_off_ends_the_trials_of_its_strategy_alone() -> None:
+    cut, whole = replace(record(4), exceeded=True), record(4)
+    configs = [
+        of(Strategy.SIMPLE, config(64)), of(Strategy.MEMORY_ANALYSIS, config(64)),
+        of(Strategy.SIMPLE, config(128)), of(Strategy.MEMORY_ANALYSIS, config(128)),
+    ]  # fmt: skip
+    one = replace(kernel(*SIGNATURE.arguments), source=SOURCE)
+    prober = ScriptedProber(cut, whole, whole)
+    found = planned_access_ranges(one, configs, prober, without_barriers=False)  # type: ignore[arg-type]
+    assert list(found) == [cut, whole, None, whole]
+
+
+def with_local(elements: Sequence[int], items: int = 2**12) -> LaunchConfig:
+    one = config(items)
+    more = [
+        LaunchArgument(position=1 + place, kind=ArgumentKind.LOCAL_BUFFER, elements=count)
+        for place, count in enumerate(elements)
+    ]
+    return replace(one, args=(*one.args, *more))
+
+
+def reaching(*ends: int) -> ProbeRecord:
+    """A launch whose local arguments reached so many bytes."""
+    ranges = [
+        AccessRange(position=1 + place, start_bytes=0, end_bytes=end, site=0)
+        for place, end in enumerate(ends)
+    ]
+    return replace(record(4), access_ranges=tuple(ranges))
+
+
+def test_a_config_that_leaves_its_local_memory_is_spared() -> None:
+    argument = SIGNATURE.arguments[0]
+    names = {1: "tile", 2: "sums"}
+    local = [
+        replace(argument, position=position, name=name, kind=ArgumentKind.LOCAL_BUFFER)
+        for position, name in names.items()
+    ]
+    signature = replace(SIGNATURE, arguments=(argument, *local))
+    configs = [with_local((64, 64)), with_local((256, 256), 2**20)]
+    within = [(0, reaching(64 * 4, 64 * 4))]
+    into_the_next = [(0, reaching(2 * 64 * 4, 64 * 4))]
+    beyond_both = [(0, reaching(64 * 4, 2 * 64 * 4))]
+    assert not list(unbearable(signature, configs, within))
+    assert not list(unbearable(signature, configs, into_the_next))
+    found = dict(unbearable(signature, configs, beyond_both))
+    assert set(found) == {0, 1}
+    assert "'sums'" in found[1]
+
+
 def test_row_offsets_are_not_tried() -> None:
     contents = Contents(rule=ContentsRule.PREFIX, limit=100)
     args = tuple(replace(one, contents=contents) for one in CONFIGS[0].args)
@@ -207,7 +271,8 @@ def test_nothing_is_launched_after_a_launch_that_was_cut_off() -> None:
         ((None, whole), 1),
     ):
         prober = ScriptedProber(*records)
-        assert access_ranges_of(prober, SOURCE) == list(records[:num_launched])
+        told = [*records[:num_launched], None, None, None][:3]
+        assert access_ranges_of(prober, SOURCE) == told
         assert prober.num_launched == num_launched
 
 
