@@ -5,6 +5,7 @@ Owns the estimates and their error. Pure functions of the counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -185,14 +186,28 @@ def _requests(
                 found[f"global_{use}_requests"] += requests
                 for what in names[use]:
                     found[f"global_{use}_{what}"] += requests * float(parts[what][number])
+    # Accesses beyond those that are examined are assumed to be like them: like those of the same
+    # use, or like all of them if none has the use.
+    a_request = _blocks_a_request(found)
     for use, requests in unseen.items():
-        # Accesses beyond those that are examined are assumed to be like them.
         seen_requests = found[f"global_{use}_requests"]
-        if seen_requests:
-            for what in names[use]:
+        for what in names[use]:
+            if seen_requests:
                 found[f"global_{use}_{what}"] *= 1 + requests / seen_requests
-            found[f"global_{use}_requests"] += requests
+            else:
+                found[f"global_{use}_{what}"] = requests * a_request.get(what, 1.0)
+        found[f"global_{use}_requests"] += requests
     return found
+
+
+def _blocks_a_request(found: Mapping[str, float]) -> dict[str, float]:
+    """Return how many sectors and lines a load or store touches on average; 1 if there is none."""
+    uses = ("load", "store")
+    requests = sum(found[f"global_{use}_requests"] for use in uses)
+    return {
+        what: sum(found[f"global_{use}_{what}"] for use in uses) / requests if requests else 1.0
+        for what in ("sectors", "lines")
+    }
 
 
 def _ratio(amount: _Floats, of: _Floats) -> _Floats:

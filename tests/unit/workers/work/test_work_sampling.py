@@ -145,8 +145,9 @@ def test_equal_units_have_no_error_and_different_ones_have() -> None:
 
 
 def test_accesses_beyond_those_that_are_looked_at_are_taken_for_the_same() -> None:
-    """A kernel of 200 loads: sectors of 95 are noted, requests of all are known."""
-    sites = tuple(CountedSite(block=1, use="load") for _ in range(200))
+    """200 loads and then a store: sectors of 95 loads are noted, requests of all are known."""
+    uses = ["load"] * 200 + ["store"]
+    sites = tuple(CountedSite(block=1, use=use) for use in uses)
     copy = dataclasses.replace(COPY, sites=sites)
     seen = np.zeros((1, copy.num_seen, NUM_TURNS), np.uint32)
     seen[:, 1:, :3] = 8  # eight sectors in each of three turns
@@ -155,7 +156,9 @@ def test_accesses_beyond_those_that_are_looked_at_are_taken_for_the_same() -> No
     work = estimate(copy, one, without_barriers=False)
     assert work.global_load_requests == 10 * 3 * 200
     assert work.global_load_sectors == pytest.approx(10 * 3 * 200 * 8)
-    assert work.global_store_requests == 0
+    assert work.global_store_requests == 10 * 3
+    assert work.global_store_sectors == pytest.approx(10 * 3 * 8)
+    assert work.global_atomic_requests == 0
 
 
 def test_the_peak_of_atomics_is_of_a_shared_address() -> None:
