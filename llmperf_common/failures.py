@@ -80,7 +80,7 @@ FAILURE_MEANINGS: dict[FailureCode, str] = {
     FailureCode.NODE_LOST: "The machine was lost and no other machine could finish the task.",
     FailureCode.QUARANTINED: "Not launched. failure_detail gives the reason: the kernel had "
     "killed limits.deaths_to_quarantine processes, its input strategy had faulted, a smaller "
-    "config hung, or a trial on a CPU device showed accesses outside of the buffers.",
+    "config hung, or a trial on a CPU device showed accesses outside of its memory.",
     FailureCode.INTERNAL_ERROR: "LLMPerf itself failed; the traceback is in failure_detail. "
     "Please report it.",
 }

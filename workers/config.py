@@ -162,8 +162,9 @@ class LimitsConfig(Node):
     check_reach: Literal["auto", "off"] = Field(
         "auto",
         description="`auto`: where an extent of a kernel is not validated, run its smaller configs "
-        "on a CPU OpenCL device before the GPU does. Configs that are expected to access memory "
-        "outside their buffers are then not launched. `off`: launch all configs.",
+        "of each input strategy on a CPU OpenCL device before the GPU does. Configs that are "
+        "expected to access memory outside their buffers and their padding, or outside their local "
+        "memory, are then not launched. `off`: launch all configs.",
     )
     work: Literal["auto", "off"] = Field(
         "auto",

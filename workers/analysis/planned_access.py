@@ -14,7 +14,13 @@ from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig, Strategy
 from workers.analysis.analyse import NO_BARRIERS
 from workers.analysis.copy.instrument import instrument
 from workers.analysis.copy.rewriter import UnresolvedError
-from workers.device.interface import DeviceFailure, ProbeLaunch, Prober, ProbeRecord
+from workers.device.interface import (
+    DeviceFailure,
+    Instrumented,
+    ProbeLaunch,
+    Prober,
+    ProbeRecord,
+)
 
 _MAX_TURNS = 2**21
 """Loop iterations of a launch after which its loops are cut off; its ranges are then incomplete."""
@@ -25,10 +31,12 @@ def planned_access_ranges(
 ) -> Iterator[ProbeRecord | None]:
     """Yield each config's access ranges in order; None where they cannot be determined.
 
+    Nothing is yielded if the kernel cannot be instrumented: it has no analysis, either.
+
     Args:
         kernel: a kernel with a signature.
-        configs: the smallest first: after one whose loops were cut off, no other of the same input
-            strategy is launched.
+        configs: the smallest first: after one whose loops were cut off, or that could not be
+            launched, those that have only its input strategies are not launched.
         prober: a CPU device's.
         without_barriers: launch a copy without barriers. For a kernel of which not all work-items
             reach a barrier; a barrier would end its process.
@@ -38,21 +46,30 @@ def planned_access_ranges(
     """
     try:
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
-        if without_barriers:
-            instrumented = replace(instrumented, source=NO_BARRIERS + instrumented.source)
-        ended: set[Strategy] = set()
-        for config in configs:
-            strategy, record = config.strategies[0], None
-            if strategy not in ended:
-                (record,) = prober.run(kernel, instrumented, [_launch(config)])
-            if record is None or record.exceeded:
-                ended.add(strategy)
-            yield record
     except UnresolvedError:
-        return  # such a kernel has no analysis, either
+        return
+    if without_barriers:
+        instrumented = replace(instrumented, source=NO_BARRIERS + instrumented.source)
+    ended: set[Strategy] = set()
+    for config in configs:
+        record = None
+        if not ended.issuperset(config.strategies):
+            record = _record(kernel, instrumented, config, prober)
+        if record is None or record.exceeded:
+            ended.update(config.strategies)
+        yield record
+
+
+def _record(
+    kernel: Kernel, instrumented: Instrumented, config: LaunchConfig, prober: Prober
+) -> ProbeRecord | None:
+    try:
+        (record,) = prober.run(kernel, instrumented, [_launch(config)])
     except DeviceFailure as error:
         if error.sticky:
             raise
+        return None
+    return record
 
 
 def _launch(config: LaunchConfig) -> ProbeLaunch:

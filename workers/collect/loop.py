@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -40,6 +41,12 @@ _BACKOFF_POLL_S = 0.1
 _CLAIM_SHARE = 8
 """The loop claims when an eighth of the executor's capacity is free: with one claim for each task,
 claims took most of an actor's ledger time."""
+_LEAST_SHARE = 4
+"""The last tasks of a run are shared out (``_most_in_hand``), but the loop may always hold a quarter
+of the executor's capacity, so that the device does not wait for builds."""
+_LEAST_IN_HAND = 3
+_COUNT_INTERVAL_S = 2.0
+"""Seconds between two counts of the open tasks: a count reads the whole table of an SQLite ledger."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
 """Seconds between two attempts to claim tasks that others hold: their holders may die."""
 
@@ -121,6 +128,8 @@ class CollectLoop:
         )
         self._renewed_s = clock_s()
         self._claim_after_s = 0.0
+        self._num_open: int | None = None
+        self._counted_s = -math.inf
         self._stop: EndReason | None = None
         self._is_aborted = False
         self._all_done = False
@@ -258,6 +267,7 @@ class CollectLoop:
         self._is_attached = True
         self._renewed_s = self._clock_s()
         self._claim_after_s = 0.0
+        self._counted_s = -math.inf
         self._all_done = False
 
     def _note_outage(self, error: LedgerAwayError) -> None:
@@ -336,6 +346,9 @@ class CollectLoop:
         is_few = wanted * _CLAIM_SHARE < wanted + len(self._executor.leases())
         if wanted == 0 or is_few or now_s < self._claim_after_s:
             return
+        wanted = min(wanted, self._most_in_hand(wanted) - len(self._executor.leases()))
+        if wanted <= 0:
+            return
         leases = self._ledger.claim(
             holder=self._holder, tasks=self._tasks, limit=wanted, ttl_s=self._lease.lease_ttl_s
         )
@@ -347,8 +360,31 @@ class CollectLoop:
             self._observer.claimed(task, lease)
         if len(leases) < wanted:
             self._claim_after_s = now_s + _IDLE_CLAIM_INTERVAL_S
-            counts = self._ledger.counts(self._tasks)
-            self._all_done = counts.done == counts.total
+            self._count()
+        elif self._num_open is not None:
+            self._num_open -= len(leases)
+
+    def _most_in_hand(self, wanted: int) -> int:
+        """Return how many tasks the executor may hold, so that no device ends long after the others.
+
+        While others hold tasks, too, it may hold half as many as nobody holds: as these become
+        fewer, every collector claims less, and the devices end within a few tasks of each other
+        (after Polychronopoulos and Kuck, *Guided self-scheduling*, 1987).
+        """
+        capacity = wanted + len(self._executor.leases())
+        if self._clock_s() - self._counted_s >= _COUNT_INTERVAL_S:
+            self._count()
+        if self._num_open is None:
+            return capacity
+        least = max(_LEAST_IN_HAND, capacity // _LEAST_SHARE)
+        return min(capacity, max(least, self._num_open // 2))
+
+    def _count(self) -> None:
+        counts = self._ledger.counts(self._tasks)
+        self._counted_s = self._clock_s()
+        self._all_done = counts.done == counts.total
+        are_others_at_work = counts.leased > len(self._held())
+        self._num_open = counts.total - counts.done - counts.leased if are_others_at_work else None
 
     def _drop_superseded(self, leases: Sequence[Lease]) -> None:
         """Drop tasks in hand that were leased to us again: the old lease expired unnoticed."""

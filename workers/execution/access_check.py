@@ -1,4 +1,6 @@
-"""Find the launch configs that must not run on a GPU: they leave their buffers on a CPU device.
+"""Find the launch configs that must not run on a GPU: on a CPU device they leave their memory.
+
+Memory is the buffers with their padding, and the local memory of a work-group.
 
 Owns which configs are tried on the CPU device first, which accesses a GPU tolerates, and how access
 ranges are extrapolated to larger configs. The trials run in killable children, like the analysis.
@@ -22,8 +24,9 @@ from workers.sandbox.messages import AccessCheckJob, AccessRanges, FromChild
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
-"""Seconds for all tried configs of a kernel. Of 130 kernels of the GitHub corpus seven took longer,
-six of them more than 20 s (measured on two processors)."""
+"""Seconds for all tried configs of a kernel. With three configs a kernel, seven of 130 kernels of the
+GitHub corpus took longer (two processors). With three strategies there are up to nine configs; how
+many kernels take longer with them was not measured."""
 _AWAITED_TIMEOUT_S = 3.0
 """Seconds while the device has nothing else to do: a fault costs it less than one second."""
 _TRIED_ITEMS = (2**12, 2**16)
@@ -31,7 +34,8 @@ _TRIED_ITEMS = (2**12, 2**16)
 config up to it."""
 _MOST_TRIED_ITEMS = 2**18
 _LOCAL_SLACK_BYTES = 128
-"""Bytes in which NVIDIA GPUs allocate local memory (CUDA occupancy rules): up to there nothing faults."""
+"""Bytes in which NVIDIA GPUs allocate local memory, says NVIDIA's occupancy calculator. So an access
+up to there should not fault (not measured); the place of an argument is not rounded up, either."""
 _MOST_GROWTH = 3.0
 """Exponent: an access range's end grows at most with this power of the number of work-items."""
 
@@ -120,15 +124,14 @@ def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
     """Return the indices of the configs tried on a CPU device, in the order of their work-items.
 
     Of each input strategy these are the smallest config and up to two larger ones: strategies give
-    a buffer different sizes, and other scalars. None is tried where row offsets are planned: probes
-    do not sort the offsets, and unsorted offsets lead to arbitrary accesses.
+    a buffer different sizes, and other scalars. A config with planned row offsets is not tried:
+    probes do not sort the offsets, and unsorted offsets lead to arbitrary accesses.
     """
-    if any(_has_row_offsets(config) for config in configs):
-        return ()
     order = sorted(range(len(configs)), key=lambda index: (_items(configs[index]), index))
+    order = [index for index in order if not _has_row_offsets(configs[index])]
     tried: set[int] = set()
     for strategy in Strategy:
-        group = [index for index in order if configs[index].strategies[0] is strategy]
+        group = [index for index in order if strategy in configs[index].strategies]
         if not group or _items(configs[group[0]]) > _MOST_TRIED_ITEMS:
             continue
         tried.add(group[0])
@@ -144,21 +147,31 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the indices of the configs that a GPU would not tolerate, each with the reason.
 
-    A tried config that leaves its buffers and their padding rules out all configs of its input
-    strategy with as many work-items or more. Beyond the strategy's largest tried config, an access
+    *Buffers.* A tried config that leaves its buffers and their padding rules out all configs of its
+    input strategies with as many work-items or more. Beyond the largest tried config, an access
     range is extrapolated with the power of the work-items by which it grew between the tried ones.
+
+    *Local memory.* A tried config is judged by its own record, another one by the trials of its
+    input strategies, of equal local size if there are any. It is given up if its memory is too small
+    both for the bytes that they reached and for the multiple of their arguments' sizes.
 
     Args:
         signature: of the kernel.
         configs: all of the task. A buffer is as large as the largest launched config needs it.
         tried: config indices, in the order of their work-items, with what each trial recorded.
     """
-    seen = [(configs[index], record) for index, record in tried if record is not None]
+    seen = {index: record for index, record in tried if record is not None}
     spared: dict[int, str] = {}
+    for index, config in enumerate(configs):
+        name = _beyond_local_memory(config, signature, _local_trials(index, configs, seen))
+        if name:
+            spared[index] = f"it leaves its local memory by argument {name!r} on a CPU device"
     while True:
         kept = {index: one for index, one in enumerate(configs) if index not in spared}
         found = {
-            index: why for index, one in kept.items() if (why := _why(one, kept, signature, seen))
+            index: why
+            for index, one in kept.items()
+            if (why := _beyond_buffers(one, kept, signature, _related(one, configs, seen)))
         }
         if not found:
             break
@@ -166,18 +179,40 @@ def unbearable(
     yield from spared.items()
 
 
-def _why(
+_Trials = Sequence[tuple[LaunchConfig, ProbeRecord]]
+
+
+def _related(
+    config: LaunchConfig, configs: Sequence[LaunchConfig], seen: Mapping[int, ProbeRecord]
+) -> _Trials:
+    """Return the trials that have an input strategy of ``config``."""
+    return [
+        (configs[index], record)
+        for index, record in seen.items()
+        if not set(config.strategies).isdisjoint(configs[index].strategies)
+    ]
+
+
+def _local_trials(
+    index: int, configs: Sequence[LaunchConfig], seen: Mapping[int, ProbeRecord]
+) -> _Trials:
+    """Return the trials that tell most about a config's use of local memory."""
+    config = configs[index]
+    if index in seen:
+        return [(config, seen[index])]
+    related = _related(config, configs, seen)
+    return [one for one in related if one[0].local_size == config.local_size] or related
+
+
+def _beyond_buffers(
     config: LaunchConfig,
     kept: Mapping[int, LaunchConfig],
     signature: Signature,
-    seen: Sequence[tuple[LaunchConfig, ProbeRecord]],
+    trials: _Trials,
 ) -> str:
+    """Return why ``config`` does not stay in its buffers and their padding, "" if it does."""
     items = _items(config)
-    smaller = [
-        (_items(one), record)
-        for one, record in seen
-        if one.strategies[0] is config.strategies[0] and _items(one) <= items
-    ]
+    smaller = [(_items(one), record) for one, record in trials if _items(one) <= items]
     buffers = [one for one in signature.arguments if one.kind is ArgumentKind.GLOBAL_BUFFER]
     for argument in buffers if smaller else ():
         position = argument.position
@@ -188,37 +223,47 @@ def _why(
             return f"it reaches beyond the end of argument {argument.name!r} on a CPU device"
         if _expected(starts, items) > FRONT_PADDING_BYTES:
             return f"it reaches before the start of argument {argument.name!r} on a CPU device"
-    name = _beyond_local_memory(config, signature, seen)
-    return (
-        f"it reaches beyond its local memory in argument {name!r} on a CPU device" if name else ""
-    )
+    return ""
 
 
-def _beyond_local_memory(
-    config: LaunchConfig, signature: Signature, seen: Sequence[tuple[LaunchConfig, ProbeRecord]]
-) -> str:
-    """Return the name of a ``__local`` argument that reaches beyond all local memory of the group.
+def _beyond_local_memory(config: LaunchConfig, signature: Signature, trials: _Trials) -> str:
+    """Return the name of a ``__local`` argument that leaves all local memory of the group, or "".
 
-    Its end is expected at the multiple of its size that tried configs of the strategy reached.
+    The arguments lie one after the other, behind the kernel's own ``__local`` arrays.
     """
     local = [one for one in signature.arguments if one.kind is ArgumentKind.LOCAL_BUFFER]
     total = sum(_local_bytes(config, one) for one in local)
     start = 0
     for argument in local:
-        multiples = [
-            _end_bytes(record.access_ranges, argument.position) / held
-            for one, record in seen
-            if one.strategies[0] is config.strategies[0] and (held := _local_bytes(one, argument))
-        ]
         own = _local_bytes(config, argument)
-        if start + max(multiples, default=0.0) * own > total + _LOCAL_SLACK_BYTES:
+        end = _of_local(_end_bytes, argument, own, trials)
+        below = _of_local(_below_bytes, argument, own, trials)
+        if start + end > total + _LOCAL_SLACK_BYTES:
+            return argument.name
+        if below > start + signature.static_local_bytes:
             return argument.name
         start += own
     return ""
 
 
+def _of_local(
+    reach: Callable[[Sequence[AccessRange], int], int],
+    argument: Argument,
+    own_bytes: int,
+    trials: _Trials,
+) -> float:
+    """Return the bytes to be expected of an argument of ``own_bytes``, by two readings: the smaller."""
+    reached = [
+        (reach(record.access_ranges, argument.position), _local_bytes(one, argument))
+        for one, record in trials
+    ]
+    most = max((size for size, _ in reached), default=0)
+    multiple = max((size / held for size, held in reached), default=0.0)
+    return min(most, multiple * own_bytes)
+
+
 def _local_bytes(config: LaunchConfig, argument: Argument) -> int:
-    return _elements(config, argument.position) * argument.element_bytes
+    return max(1, _elements(config, argument.position) * argument.element_bytes)
 
 
 def _has_row_offsets(config: LaunchConfig) -> bool:

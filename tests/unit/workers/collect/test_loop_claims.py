@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmperf_common.ledger.holder import this_process
-from llmperf_common.ledger.protocol import Lease, Ledger, LedgerAwayError
+from llmperf_common.ledger.protocol import Holder, Lease, Ledger, LedgerAwayError
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import PosixFilesystem
 from tests.simulation.collector import LateWriter
@@ -75,17 +76,19 @@ def loop_over(
     attach: Callable[[], Ledger],
     clock_s: Callable[[], float],
     sleep: Callable[[float], None] = lambda _seconds: None,
+    num_tasks: int = 100,
+    holder: Holder | None = None,
 ) -> CollectLoop:
     return CollectLoop(
         fs=PosixFilesystem(folder),
         attach=attach,
-        plan=SimPlan(num_tasks=100),
-        tasks=range(100),
+        plan=SimPlan(num_tasks=num_tasks),
+        tasks=range(num_tasks),
         executor=executor,
-        holder=this_process(),
+        holder=holder or this_process(),
         device_shards=[],
         clock_s=clock_s,
-        new_stem=lambda epoch: f"{epoch}-{len(executor.fewest_left)}",
+        new_stem=lambda epoch: f"{epoch}-{id(executor)}-{len(executor.fewest_left)}",
         store_config=StoreConfig(commit_interval_s=60.0, publish_interval_s=60.0),
         ledger_config=LedgerConfig(away_limit_s=600.0),
         observer=SilentObserver(),
@@ -111,6 +114,30 @@ def test_tasks_are_asked_for_in_batches(tmp_path: Path, capacity: int, most_clai
     busy = executor.fewest_left[: max(0, 100 - capacity)]  # later there is nothing left to hold
     assert all(held >= capacity - capacity // 8 for held in busy), "the device never waits"
     loop.close()
+
+
+def test_a_slow_device_does_not_hold_the_last_tasks(tmp_path: Path) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    SqliteLedger.create(connection, epoch=1, plan_hash=PLAN_HASH, shards=[], done=[])
+    now_s = 0.0
+    ledger = SqliteLedger(
+        connection, clock_s=lambda: now_s, is_alive=lambda _: True, is_current=lambda: True
+    )
+    slow, fast = (
+        loop_over(
+            tmp_path, OneEachPoll(40), attach=lambda: ledger, clock_s=lambda: now_s,
+            num_tasks=400, holder=replace(this_process(), pid=pid),
+        )
+        for pid in (1, 2)
+    )  # fmt: skip
+    while not (slow.is_over and fast.is_over):
+        for loop in (slow, fast, fast, fast):
+            loop.step(0.0)
+        now_s += 1.0
+    for loop in (slow, fast):
+        loop.finish()
+    assert ledger.counts(range(400)).done == 400
+    assert now_s <= 112, "100 s are ideal; if each claimed all it can hold, the slow one took 120 s"
 
 
 def test_a_ledger_that_is_lost_and_then_away_is_asked_for_ever_more_seldom(tmp_path: Path) -> None:

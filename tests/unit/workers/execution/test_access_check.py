@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import (
     Access,
@@ -19,7 +22,13 @@ from llmperf_common.records import (
 from tests.unit.workers.plan.test_launch_plan import H200, kernel
 from workers.analysis.planned_access import planned_access_ranges
 from workers.config import CollectConfig, PlanConfig
-from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, AccessRange, ProbeRecord
+from workers.device.interface import (
+    FRONT_PADDING_BYTES,
+    PADDING_BYTES,
+    AccessRange,
+    DeviceFailure,
+    ProbeRecord,
+)
 from workers.execution.access_check import AccessCheck, tried_indices, unbearable
 from workers.execution.task_state import TaskState
 from workers.plan.plan import Plan
@@ -174,7 +183,7 @@ def test_a_config_that_leaves_its_local_memory_is_spared() -> None:
         for position, name in names.items()
     ]
     signature = replace(SIGNATURE, arguments=(argument, *local))
-    configs = [with_local((64, 64)), with_local((256, 256), 2**20)]
+    configs = [with_local((64, 64)), with_local((64, 64), 2**20)]
     within = [(0, reaching(64 * 4, 64 * 4))]
     into_the_next = [(0, reaching(2 * 64 * 4, 64 * 4))]
     beyond_both = [(0, reaching(64 * 4, 2 * 64 * 4))]
@@ -183,12 +192,75 @@ def test_a_config_that_leaves_its_local_memory_is_spared() -> None:
     found = dict(unbearable(signature, configs, beyond_both))
     assert set(found) == {0, 1}
     assert "'sums'" in found[1]
+    below = [(0, replace(reaching(0, 0), access_ranges=(
+        AccessRange(position=1, start_bytes=-8, end_bytes=4, site=0),)))]  # fmt: skip
+    assert set(dict(unbearable(signature, configs, below))) == {0, 1}
+    own_array = replace(signature, static_local_bytes=16)
+    assert not list(unbearable(own_array, configs, below)), "it lies in the kernel's own array"
+
+
+LOCAL_ONLY = replace(
+    SIGNATURE.arguments[0], position=1, name="tile", kind=ArgumentKind.LOCAL_BUFFER
+)
+WITH_LOCAL = replace(SIGNATURE, arguments=(SIGNATURE.arguments[0], LOCAL_ONLY))
+
+
+def local_spared(sizes: Sequence[int], *seen: tuple[int, ProbeRecord]) -> set[int]:
+    configs = [with_local((size,), 2**12 << place) for place, size in enumerate(sizes)]
+    return {index for index, _ in unbearable(WITH_LOCAL, configs, seen)}
+
+
+def test_a_tried_config_is_judged_by_the_local_memory_that_it_used_itself() -> None:
+    beyond, within = (0, reaching(4096)), (1, reaching(4096))
+    assert local_spared((64, 1024), beyond, within) == {0}
+
+
+def test_another_config_has_to_be_too_small_by_both_readings() -> None:
+    bytes_4096 = (0, reaching(4096))
+    assert local_spared((64, 64, 1024, 2**14), bytes_4096) == {0, 1}, "1,024 elements hold them"
+    twice = (0, reaching(2 * 256 * 4))
+    assert local_spared((256, 64, 2**9, 2**10), twice) == {0, 1}
+    assert local_spared((0, 1), (0, reaching(128))) == set(), "the least size is one element"
+    assert local_spared((0, 1), (0, reaching(256))) == {0, 1}
+
+
+def test_trials_of_equal_local_size_are_preferred() -> None:
+    configs = [with_local((64,)), with_local((64,), 2**13), with_local((64,), 2**14)]
+    configs[0] = replace(configs[0], local_size=(256,))
+    seen = [(0, reaching(1024)), (1, reaching(256))]
+    assert {index for index, _ in unbearable(WITH_LOCAL, configs, seen)} == {0}
+    assert {index for index, _ in unbearable(WITH_LOCAL, configs, seen[:1])} == {0, 1, 2}
+
+
+def test_a_config_of_two_strategies_is_tried_for_both_and_judges_both() -> None:
+    both = replace(config(64), strategies=(Strategy.SIMPLE, Strategy.MEMORY_ANALYSIS))
+    analysed = of(Strategy.MEMORY_ANALYSIS, config(2**20))
+    configs = [both, of(Strategy.SIMPLE, config(2**20)), analysed, of(Strategy.DECOUPLED, both)]
+    assert tried_indices(configs) == (0, 3)
+    assert tried_indices(configs[:3]) == (0,)
+    beyond = record(PADDING_BYTES + 4 * 2**20 + 1)
+    assert {index for index, _ in unbearable(SIGNATURE, configs, [(0, beyond)])} == {0, 1, 2}
+
+
+def test_a_failed_launch_ends_the_trials_of_its_strategies_alone() -> None:
+    configs = [of(Strategy.SIMPLE, config(64)), of(Strategy.MEMORY_ANALYSIS, config(64))]
+    one = replace(kernel(*SIGNATURE.arguments), source=SOURCE)
+    failure = Failure(code=FailureCode.LAUNCH_ERROR, stage=Stage.PROBE, detail="no memory")
+    failed = DeviceFailure(failure)
+    prober = ScriptedProber(failed, record(4))
+    found = planned_access_ranges(one, configs, prober, without_barriers=False)  # type: ignore[arg-type]
+    assert list(found) == [None, record(4)]
+    lost = DeviceFailure(failure, sticky=True)
+    with pytest.raises(DeviceFailure, match="no memory"):
+        list(planned_access_ranges(one, configs, ScriptedProber(lost), without_barriers=False))  # type: ignore[arg-type]
 
 
 def test_row_offsets_are_not_tried() -> None:
     contents = Contents(rule=ContentsRule.PREFIX, limit=100)
     args = tuple(replace(one, contents=contents) for one in CONFIGS[0].args)
-    assert tried_indices([*CONFIGS[1:], replace(CONFIGS[0], args=args)]) == ()
+    offsets = of(Strategy.MEMORY_ANALYSIS, replace(config(32), args=args))
+    assert tried_indices([offsets]) == ()
+    assert tried_indices([*CONFIGS, offsets]) == tried_indices(CONFIGS)
 
 
 def test_nothing_is_judged_before_the_last_answer() -> None:
@@ -246,15 +318,18 @@ def test_an_empty_answer_takes_nothing_back() -> None:
 
 
 class ScriptedProber:
-    """Gives one record after the other, whatever is launched."""
+    """Gives one record after the other, or raises it, whatever is launched."""
 
-    def __init__(self, *records: ProbeRecord | None) -> None:
+    def __init__(self, *records: ProbeRecord | DeviceFailure | None) -> None:
         self._records = iter(records)
         self.num_launched = 0
 
     def run(self, *_: object) -> tuple[ProbeRecord | None]:
         self.num_launched += 1
-        return (next(self._records),)
+        record = next(self._records)
+        if isinstance(record, DeviceFailure):
+            raise record
+        return (record,)
 
 
 def access_ranges_of(prober: ScriptedProber, source: str) -> list[ProbeRecord | None]:
