@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.collecting.collectors.jobs import Job, Work, launch_from_row, read_work, write_work
+from benchmarks.device.hardware_counts.kernels import bare_kernel
 from llmperf_common.failures import Failure
 from llmperf_common.features.work import WORK_KINDS
 from llmperf_common.features.work import Work as Counts
@@ -30,7 +31,7 @@ from workers.work.children import count_all
 
 MOST_NS = 20e6
 MOST_BYTES = 64 * 2**20
-_KERNEL_COLUMNS = ["kernel_id", "name", "source", "source_sha256", "family_id", "build"]
+_KERNEL_COLUMNS = ["kernel_id", "name", "source", "build"]
 
 
 def choose_launches(dataset: Path, out: Path, kernels: int, configs: int, seed: int) -> str:
@@ -70,20 +71,27 @@ def choose_launches(dataset: Path, out: Path, kernels: int, configs: int, seed: 
 
 
 def count_launches(jobs: Path, out: Path) -> str:
-    """Count the work of each launch and write one row for each: ``sample_id``, the counts, ``reason``."""
+    """Count the work of each launch and write one row for each.
+
+    A row has ``sample_id``, ``kernel_id``, ``name``, the counts, and ``reason``: why there are none.
+    """
     ref = choose("cpu")
     if isinstance(ref, NoDevice):
         raise SystemExit(ref.message())
     wanted = ((_parsed(job), job.launches) for job in read_work(jobs).jobs)
     rows = [
-        _count_row(config.sample_id, outcome)
+        {
+            "kernel_id": one.kernel.kernel_id,
+            "name": one.kernel.name,
+            **_count_row(config.sample_id, outcome),
+        }
         for one in count_all(wanted, ref, num_children=os.cpu_count() or 1)
         for config, outcome in zip(one.configs, one.outcomes, strict=True)
     ]
     types = {"float": pa.float64(), "int": pa.int64(), "bool": pa.bool_()}
     schema = pa.schema(
         [
-            pa.field("sample_id", pa.string()),
+            *(pa.field(name, pa.string()) for name in ("sample_id", "kernel_id", "name")),
             *(pa.field(name, types[kind]) for name, kind in WORK_KINDS.items()),
             pa.field("reason", pa.string()),
         ]
@@ -137,10 +145,7 @@ def _read(source: str, name: str, options: str) -> Kernel | None:
     read = next((one for one in found if one.name == name), None)
     if read is None or read.signature is None:
         return None
-    return Kernel(
-        kernel_id="", name=name, source=source, source_sha256="", path="", suite="", family_id="",
-        build_options=options, signature=read.signature, failure=None,
-    )  # fmt: skip
+    return bare_kernel(name=name, source=source, build_options=options, signature=read.signature)
 
 
 def _rows(folder: Path, columns: list[str]) -> Iterator[dict[str, Any]]:

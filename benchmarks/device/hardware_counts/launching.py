@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.collecting.collectors.jobs import Job, read_work
 from benchmarks.device.cuda_side import cuda_side
+from benchmarks.device.hardware_counts.kernels import bare_kernel
 from llmperf_common.records import Kernel, Signature
 from workers.device.cuda.driver import CudaContext
 from workers.device.cuda.launcher import CudaError
@@ -43,7 +44,8 @@ def main() -> None:
             try:
                 program = compiler.compile(kernel)
             except DeviceFailure as error:
-                _note_all(progress.write, job, str(error))
+                for launch in job.launches:
+                    progress.write(_line(launch.sample_id, "failed", str(error)))
                 continue
             for launch in job.launches:
                 progress.write(_line(launch.sample_id, "begun"))
@@ -59,14 +61,10 @@ def main() -> None:
 
 def kernel_of(job: Job) -> Kernel:
     """Return what a compiler and a launch need of a job's kernel."""
-    return Kernel(
+    return bare_kernel(
         kernel_id=job.kernel_id,
         name=job.name,
         source=job.source,
-        source_sha256="",
-        path="",
-        suite="",
-        family_id="",
         build_options=job.build_options,
         signature=Signature(
             arguments=job.arguments,
@@ -75,13 +73,7 @@ def kernel_of(job: Job) -> Kernel:
             static_local_bytes=0,
             static_features={},
         ),
-        failure=None,
     )
-
-
-def _note_all(write, job: Job, note: str) -> None:  # type: ignore[no-untyped-def]
-    for launch in job.launches:
-        write(_line(launch.sample_id, "failed", note))
 
 
 def _line(sample_id: str, stage: str, note: str = "") -> str:

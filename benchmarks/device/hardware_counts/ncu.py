@@ -1,13 +1,17 @@
 """Run launches under ``ncu`` and bring the counters of each launch into one CSV.
 
-Owns the names of the counters (NVIDIA, *Nsight Compute, metrics reference*). A process launches ``JOBS_A_PROCESS``
-kernels. If one dies, the next goes on behind the launch it died in; after ``MOST_DEATHS`` deaths nothing more is launched.
+Owns the names of the counters (NVIDIA, *Nsight Compute, metrics reference*). A process launches
+``JOBS_A_PROCESS`` kernels. If one dies, the next goes on with the kernel after the one it died in;
+after ``MOST_DEATHS`` deaths nothing more is launched.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,13 +30,10 @@ COUNTERS = {
     "dfma": "smsp__sass_thread_inst_executed_op_dfma_pred_on.sum",
     "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
-    "load_instructions": "smsp__inst_executed_op_global_ld.sum",
-    "store_instructions": "smsp__inst_executed_op_global_st.sum",
     "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
     "l2_load_sectors": "lts__t_sectors_srcunit_tex_op_read.sum",
     "l2_store_sectors": "lts__t_sectors_srcunit_tex_op_write.sum",
-    "texture_load_requests": "l1tex__t_requests_pipe_tex_mem_texture.sum",
 }
 """Our name of each counter to NVIDIA's."""
 JOBS_A_PROCESS = 24
@@ -41,20 +42,23 @@ _PROCESS_TIMEOUT_S = 180.0
 
 
 def measure(jobs: Path, out: Path, *, max_time_s: float) -> str:
-    """Launch every job under ``ncu`` and write a row for each launch that has counters.
+    """Launch jobs under ``ncu`` and write a row for each launch that was begun.
 
-    Stops before ``max_time_s`` is over. A launch without counters has a row with its ``note``.
+    A row has ``sample_id``, the GPU's ``device`` name, the counters, and a ``note`` where there are
+    none. No further process starts once ``max_time_s`` is over; launches that were not begun, also
+    those behind a launch that ended its process, have no row.
     """
+    device = _gpu_name()
     end_s = time.monotonic() + max_time_s
     all_jobs = read_work(jobs).jobs
     number = len(all_jobs)
     deaths = rows = first = 0
     with out.open("w", newline="", buffering=1) as stream:
-        writer = csv.DictWriter(stream, ["sample_id", *COUNTERS, "note"])
+        writer = csv.DictWriter(stream, ["sample_id", "device", *COUNTERS, "note"])
         writer.writeheader()
-        while first < number and deaths <= MOST_DEATHS and time.monotonic() < end_s:
+        while first < number and deaths < MOST_DEATHS and time.monotonic() < end_s:
             found, died = _one_process(jobs, first, end_s - time.monotonic())
-            writer.writerows(found)
+            writer.writerows({**one, "device": device} for one in found)
             rows += sum(not one["note"] for one in found)
             deaths += died
             first += _jobs_touched(all_jobs[first:], found) if died else JOBS_A_PROCESS
@@ -72,14 +76,7 @@ def _one_process(jobs: Path, first: int, left_s: float) -> tuple[list[dict[str, 
             sys.executable, "-m", "benchmarks.device.hardware_counts.launching", str(jobs), str(progress),
             "--first", str(first), "--number", str(JOBS_A_PROCESS),
         ]  # fmt: skip
-        try:
-            # stdout is not ours: an application's output would lie among the CSV's lines.
-            ended = subprocess.run(
-                command, timeout=min(left_s, _PROCESS_TIMEOUT_S), check=False, stdout=sys.stderr
-            )
-            died = ended.returncode != 0
-        except subprocess.TimeoutExpired:
-            died = True
+        died = _run(command, timeout_s=min(left_s, _PROCESS_TIMEOUT_S)) != 0
         lines = [json.loads(line) for line in progress.read_text().splitlines()]
         text = log.read_text().splitlines() if log.exists() else []
     if died:
@@ -92,8 +89,28 @@ def _one_process(jobs: Path, first: int, left_s: float) -> tuple[list[dict[str, 
     return list(matched(lines, counter_rows(text))), died
 
 
+def _run(command: Sequence[str], *, timeout_s: float) -> int:
+    """Return the exit status; after ``timeout_s`` the command and its children are killed."""
+    # Standard output would lie among the lines of the CSV.
+    with subprocess.Popen(command, stdout=sys.stderr, start_new_session=True) as process:
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            return process.wait()
+
+
+def _gpu_name() -> str:
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(query, check=True, capture_output=True, text=True).stdout.split("\n")[0]
+
+
 def _jobs_touched(jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> int:
-    """Return how many of these jobs, at least one, have a row: the others are for the next process."""
+    """Return how many jobs, at least one, lie up to the last that has a row.
+
+    The others are for the next process.
+    """
     seen = {row["sample_id"] for row in rows}
     touched = [
         place
@@ -104,7 +121,10 @@ def _jobs_touched(jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> int:
 
 
 def counter_rows(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Return the rows of ``ncu``'s raw page, without its messages, its line of units, and launches that CUDA refused."""
+    """Return the rows of ``ncu``'s raw page.
+
+    Left out: its messages, its line of units, and launches that CUDA refused.
+    """
     table = [line for line in lines if line.startswith('"')]
     rows = list(csv.DictReader(table))
     return [row for row in rows if row["ID"].isdigit() and row["Grid Size"] != "(0, 0, 0)"]
