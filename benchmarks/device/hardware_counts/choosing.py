@@ -1,8 +1,10 @@
 """Which launches are compared, and their counts on the CPU device.
 
-Owns the draw: random kernels with an ok time on the dataset's GPU, and of each random ok launches whose buffers the memory
-analysis sized (others may reach beyond them), that last at most ``MOST_NS`` and whose buffers have at most ``MOST_BYTES``
-together, since ``ncu`` repeats a launch for each group of counters and restores the buffers in between.
+Owns the draw: random kernels with an ok time on the dataset's GPU, of which the memory analysis
+validated all extents (others may reach beyond their buffers, and a fault ends the process), and of
+each random ok launches that the memory analysis planned, that last at most ``MOST_NS`` and whose
+buffers have at most ``MOST_BYTES`` together, since ``ncu`` repeats a launch for each group of
+counters and restores the buffers in between.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from workers.work.children import count_all
 
 MOST_NS = 20e6
 MOST_BYTES = 64 * 2**20
-_KERNEL_COLUMNS = ["kernel_id", "name", "source", "build"]
+_KERNEL_COLUMNS = ["kernel_id", "name", "source", "build", "analysis"]
 
 
 def choose_launches(dataset: Path, out: Path, kernels: int, configs: int, seed: int) -> str:
@@ -46,7 +48,9 @@ def choose_launches(dataset: Path, out: Path, kernels: int, configs: int, seed: 
     found = {
         row["kernel_id"]: row
         for row in _rows(dataset / "kernels", _KERNEL_COLUMNS)
-        if row["source"] is not None and len(launches[row["kernel_id"]]) >= configs
+        if row["source"] is not None
+        and len(launches[row["kernel_id"]]) >= configs
+        and all(extent["validated"] for extent in row["analysis"])
     }
     order = sorted(found)
     generator.shuffle(order)
