@@ -187,7 +187,7 @@ def _requests(
                 for what in names[use]:
                     found[f"global_{use}_{what}"] += requests * float(parts[what][number])
     # Accesses beyond those that are examined are assumed to be like them: like those of the same
-    # use, or like all of them if none has the use.
+    # use, or like all loads and stores if none has the use (an atomic request: one address).
     a_request = _blocks_a_request(found)
     for use, requests in unseen.items():
         seen_requests = found[f"global_{use}_requests"]

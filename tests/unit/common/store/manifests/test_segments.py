@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,13 @@ from llmperf_common.store.manifests.manifest import (
     read_manifest,
 )
 from llmperf_common.store.manifests.publish import publish, put_manifest
-from llmperf_common.store.manifests.segments import FANOUT, SEALED_AT, SEGMENTS_FOLDER, seal
+from llmperf_common.store.manifests.segments import (
+    FANOUT,
+    SEALED_AT,
+    SEGMENTS_FOLDER,
+    Segment,
+    seal,
+)
 from llmperf_common.store.manifests.versions import NUM_RECENT
 from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.upkeep.compact import CompactionTarget, compact
@@ -295,3 +302,8 @@ def test_compaction_leaves_a_list_that_is_read_as_before(data: Path) -> None:
         fs, [ShardEntry.of(name, b"", rows=1, tasks=1) for name in old], plan_hash=PLAN_HASH, epoch=dataset.manifest.epoch,
     )  # fmt: skip
     assert back == again, "what was replaced is not listed again"
+
+
+def test_a_segment_in_memory_can_be_referred_to_weakly() -> None:
+    segment = Segment(name="s", bytes=1, sha256="0", shards=(), replaces=())
+    assert weakref.ref(segment)() is segment
