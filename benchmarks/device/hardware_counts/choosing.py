@@ -4,7 +4,8 @@ Owns the draw: random kernels with an ok time on the dataset's GPU, of which the
 validated all extents (others may reach beyond their buffers, and a fault ends the process), and of
 each random ok launches that the memory analysis planned, that last at most ``MOST_NS`` and whose
 buffers have at most ``MOST_BYTES`` together, since ``ncu`` repeats a launch for each group of
-counters and restores the buffers in between.
+counters and restores the buffers in between. Left out are kernels that print (their PTX needs
+OpenCL's runtime) and those with a vector by value (one read its address, and faulted under CUDA).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks.device.hardware_counts.kernels import bare_kernel
 from llmperf_common.failures import Failure
 from llmperf_common.features.work import WORK_KINDS
 from llmperf_common.features.work import Work as Counts
-from llmperf_common.records import Kernel, Strategy
+from llmperf_common.records import ArgumentKind, Kernel, Strategy
 from llmperf_common.store.tables.launch_rows import LAUNCH_COLUMNS
 from workers.discovery.find import NoDevice, choose
 from workers.source.front_end import read_kernels
@@ -116,7 +117,11 @@ def _job(
     kernel = _read(row["source"], row["name"], (row["build"] or {}).get("options") or "")
     if kernel is None or kernel.signature is None:
         return None
-    sizes = {one.position: one.element_bytes for one in kernel.signature.arguments}
+    arguments = kernel.signature.arguments
+    has_vector = any(one.kind is ArgumentKind.SCALAR and one.vector_width > 1 for one in arguments)
+    if "printf" in row["source"] or has_vector:
+        return None
+    sizes = {one.position: one.element_bytes for one in arguments}
     usable = []
     for one in sorted(launches, key=lambda row: row["sample_id"]):
         launch = launch_from_row(one)
