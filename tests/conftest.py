@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
 # Read when torch, LightGBM or NumPy is first imported. Three processes of tests share two cores: threads of a pool that wait
 # for one another would burn the others' time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell's background job ignores Ctrl-C, and so would the commands that tests interrupt: they inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline measures the machine; a random example that fails belongs on a developer's desk, not in a colleague's CI.
 settings.register_profile("llmperf", deadline=None, derandomize=bool(os.environ.get("CI")))

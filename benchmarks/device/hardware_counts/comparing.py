@@ -66,21 +66,26 @@ def compare(counters: Path, counts: Path, out: Path | None) -> str:
     rows = []
     for sample_id, row in found.items():
         count = counted.get(sample_id)
-        if row["note"] or count is None or count["reason"] is not None:
+        if is_without_counters(row) or count is None or count["reason"] is not None:
             continue
-        counter = {name: float(row[name] or "nan") for name in COUNTERS}
+        counter = {name: float(row[name]) for name in COUNTERS}
         rows.append(_compared(row["device"], count, counter))
-    if out is not None:
+    if out is not None and rows:
         with out.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    failed = sum(bool(row["note"]) for row in found.values())
+    failed = sum(map(is_without_counters, found.values()))
     kernels = len({row["kernel_id"] for row in rows})
     lines = [f"{len(rows)} launches of {kernels} kernels compared; {failed} without counters"]
     for name in COMPARED:
         lines += _summary(name, rows)
     return "\n".join(lines)
+
+
+def is_without_counters(row: Mapping[str, str]) -> bool:
+    """Whether ``ncu`` gave none or not all counters of a launch."""
+    return bool(row["note"]) or not all(row[name] for name in COUNTERS)
 
 
 def error_of(counted: float, counter: float) -> float | None:
