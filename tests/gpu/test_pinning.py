@@ -94,7 +94,7 @@ def test_the_load_is_on_the_card_that_ray_gave(uuids: list[str], masked: bool) -
 def test_all_cards_at_once(uuids: list[str], tmp_path: Path) -> None:
     done = run_llmperf(
         "collect", "--corpus", KERNELS, "--out", tmp_path / "data", "--cluster", "--set", "ledger.claim_ahead=4",
-        timeout_s=180,
+        "--set", "limits.work=off", timeout_s=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     devices = {
