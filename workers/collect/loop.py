@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -28,6 +27,7 @@ from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.tables.shard import Encoder, encode_results
 from workers.collect.backoff import Backoff
+from workers.collect.fair_share import FairShare
 from workers.collect.loop_interfaces import EndReason, Heartbeat, LoopObserver, TaskSource
 from workers.collect.outbox import Outbox
 from workers.collect.publishing import Publisher
@@ -41,14 +41,6 @@ _BACKOFF_POLL_S = 0.1
 _CLAIM_SHARE = 8
 """The loop claims when an eighth of the executor's capacity is free: with one claim for each task,
 claims took most of an actor's ledger time."""
-_LEAST_SHARE = 4
-"""The last tasks of a run are shared out (``_most_in_hand``), but the loop may always hold a quarter
-of the executor's capacity, so that the device does not wait for builds."""
-_LEAST_IN_HAND = 3
-_COUNT_INTERVAL_S = 2.0
-_COUNT_SHARE = 0.01
-"""A count of the open tasks follows the last one after two seconds, and takes at most a hundredth of
-the time: it reads the whole table of an SQLite ledger, 30 to 55 ms for 400,000 tasks."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
 """Seconds between two attempts to claim tasks that others hold: their holders may die."""
 
@@ -130,8 +122,7 @@ class CollectLoop:
         )
         self._renewed_s = clock_s()
         self._claim_after_s = 0.0
-        self._fair_share: float = math.inf
-        self._count_after_s = -math.inf
+        self._fair_share = FairShare(clock_s)
         self._stop: EndReason | None = None
         self._is_aborted = False
         self._all_done = False
@@ -269,7 +260,7 @@ class CollectLoop:
         self._is_attached = True
         self._renewed_s = self._clock_s()
         self._claim_after_s = 0.0
-        self._count_after_s = -math.inf
+        self._fair_share.forget()
         self._all_done = False
 
     def _note_outage(self, error: LedgerAwayError) -> None:
@@ -348,7 +339,10 @@ class CollectLoop:
         is_few = wanted * _CLAIM_SHARE < wanted + len(self._executor.leases())
         if wanted == 0 or is_few or now_s < self._claim_after_s:
             return
-        wanted = min(wanted, self._most_in_hand(wanted) - len(self._executor.leases()))
+        if self._fair_share.is_due:
+            self._count()
+        in_hand = len(self._executor.leases())
+        wanted = min(wanted, self._fair_share.most_in_hand(in_hand + wanted) - in_hand)
         if wanted <= 0:
             return
         leases = self._ledger.claim(
@@ -364,33 +358,11 @@ class CollectLoop:
             self._claim_after_s = now_s + _IDLE_CLAIM_INTERVAL_S
             self._count()
 
-    def _most_in_hand(self, wanted: int) -> int:
-        """Return how many tasks the executor may hold, so that no device ends long after the others.
-
-        That is a fair share of the tasks that nobody holds, but no less than a quarter of what the
-        executor can hold: as open tasks become fewer, every collector claims less (after
-        Polychronopoulos and Kuck, *Guided self-scheduling*, 1987).
-        """
-        capacity = wanted + len(self._executor.leases())
-        if self._clock_s() >= self._count_after_s:
-            self._count()
-        least = max(_LEAST_IN_HAND, capacity // _LEAST_SHARE)
-        return int(min(capacity, max(least, self._fair_share)))
-
     def _count(self) -> None:
-        """Ask for the states of all tasks, and estimate how many collectors share the open ones."""
         began_s = self._clock_s()
         counts = self._ledger.counts(self._tasks)
-        now_s = self._clock_s()
-        self._count_after_s = now_s + max(_COUNT_INTERVAL_S, (now_s - began_s) / _COUNT_SHARE)
         self._all_done = counts.done == counts.total
-        num_held = len(self._held())
-        if counts.leased <= num_held:  # nobody else is at work
-            self._fair_share = math.inf
-        else:
-            num_collectors = max(2.0, counts.leased / num_held) if num_held else 2.0
-            num_open = counts.total - counts.done - counts.leased
-            self._fair_share = num_open / num_collectors
+        self._fair_share.update(counts, num_held=len(self._held()), began_s=began_s)
 
     def _drop_superseded(self, leases: Sequence[Lease]) -> None:
         """Drop tasks in hand that were leased to us again: the old lease expired unnoticed."""
