@@ -10,6 +10,7 @@ import math
 from collections.abc import Generator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.work import Work
@@ -140,7 +141,9 @@ def _running(
 def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig]) -> bool | None:
     """Whether work-items run the same blocks if they do not wait for each other.
 
-    Compares the first and last groups of some configs. None if a comparison would cost too much.
+    Compares the first and last groups of some configs. None if a comparison would cost too much, or
+    if some work-items skip a barrier that others reach: what happens there is undefined (PoCL runs
+    work-items that have returned, in some builds and not in others), so it decides nothing.
     """
     small = sorted(configs, key=lambda one: math.prod(one.global_size))
     chosen: dict[tuple[int, ...], LaunchConfig] = {}
@@ -156,12 +159,32 @@ def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig])
                 apart = single.launch(config).rows(places)
                 if int(apart.sum(dtype=np.uint64)) > _MOST_COMPARED:
                     return answer
-                if not np.array_equal(meeting.launch(config).rows(places), apart):
+                together = meeting.launch(config).rows(places)
+                if _skips_barriers(single.copy, apart, together):
+                    return None
+                if not np.array_equal(together, apart):
                     return False
                 answer = True
         except UncountedError:
             return answer
     return answer
+
+
+def _skips_barriers(
+    copy: CountedCopy, apart: npt.NDArray[np.uint32], together: npt.NDArray[np.uint32]
+) -> bool:
+    """Return whether not all work-items of a group come to its barriers.
+
+    Args:
+        copy: either copy; both have the same blocks.
+        apart: how often each work-item runs each block, one after another.
+        together: the same where they wait for each other. A barrier in a loop whose turns depend on
+            other work-items can look skipped in ``apart`` only: there those that reach it differ.
+    """
+    barriers = np.array([block.tally.get("barriers", 0) for block in copy.blocks])
+    alone, met = apart @ barriers, together @ barriers
+    leaves_early = len(np.unique(alone[alone > 0])) == 1 and not alone.all()
+    return leaves_early or len(np.unique(met)) > 1
 
 
 def _failure(detail: str) -> Failure:
