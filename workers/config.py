@@ -161,10 +161,10 @@ class LimitsConfig(Node):
     )
     check_reach: Literal["auto", "off"] = Field(
         "auto",
-        description="`auto`: where an extent of a kernel is not validated, run its smaller configs "
-        "of each input strategy on a CPU OpenCL device before the GPU does. Configs that are "
-        "expected to access memory outside their buffers and their padding, or outside their local "
-        "memory, are then not launched. `off`: launch all configs.",
+        description="`auto`: do not launch configs on a GPU that would access memory outside their "
+        "buffers and their padding, or outside their local memory. If all extents of a kernel are "
+        "validated, these tell which configs that are; otherwise its smaller configs of each input "
+        "strategy run on a CPU OpenCL device first. `off`: launch all configs.",
     )
     work: Literal["auto", "off"] = Field(
         "auto",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llmperf_common.analysis import ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -115,9 +115,13 @@ def _spare_unbearable(state: TaskState) -> None:
     assert signature is not None, "a planned kernel has a signature"
     tried = list(zip(tried_indices(state.configs), state.access_records, strict=False))
     for index, why in unbearable(signature, state.configs, tried):
-        detail = f"not launched: {why}"
-        failure = Failure(code=FailureCode.QUARANTINED, stage=Stage.PROBE, detail=detail)
-        state.spare(index, failure)
+        state.spare(index, not_launched(why))
+
+
+def not_launched(why: str) -> Failure:
+    """Return the failure of a config that would leave its memory."""
+    detail = f"not launched: {why}"
+    return Failure(code=FailureCode.QUARANTINED, stage=Stage.PROBE, detail=detail)
 
 
 def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
@@ -161,17 +165,52 @@ def unbearable(
         tried: config indices, in the order of their work-items, with what each trial recorded.
     """
     seen = {index: record for index, record in tried if record is not None}
+    found = _beyond_memory(
+        signature,
+        configs,
+        of_buffers=lambda index: _related(index, configs, seen),
+        of_local=lambda index: _local_trials(index, configs, seen),
+    )
+    yield from ((index, f"{why} on a CPU device") for index, why in found)
+
+
+def beyond_known(
+    signature: Signature, configs: Sequence[LaunchConfig], records: Sequence[ProbeRecord]
+) -> Iterator[tuple[int, str]]:
+    """Yield what ``unbearable`` does, where the accesses of each config are known."""
+
+    def own(index: int) -> _Trials:
+        return [(configs[index], records[index])]
+
+    yield from _beyond_memory(signature, configs, of_buffers=own, of_local=own)
+
+
+_Trials = Sequence[tuple[LaunchConfig, ProbeRecord]]
+
+
+def _beyond_memory(
+    signature: Signature,
+    configs: Sequence[LaunchConfig],
+    *,
+    of_buffers: Callable[[int], _Trials],
+    of_local: Callable[[int], _Trials],
+) -> Iterator[tuple[int, str]]:
+    """Yield the indices of the configs that leave their memory, by the trials that count for each.
+
+    A config that is given up is not allocated, so buffers may get smaller for the others.
+    """
     spared: dict[int, str] = {}
     for index, config in enumerate(configs):
-        name = _beyond_local_memory(config, signature, _local_trials(index, configs, seen))
+        name = _beyond_local_memory(config, signature, of_local(index))
         if name:
-            spared[index] = f"it leaves its local memory by argument {name!r} on a CPU device"
+            spared[index] = f"it leaves its local memory by argument {name!r}"
     while True:
         kept = {index: one for index, one in enumerate(configs) if index not in spared}
+        largest = _largest_elements(kept.values())
         found = {
             index: why
             for index, one in kept.items()
-            if (why := _beyond_buffers(one, kept, signature, _related(one, configs, seen)))
+            if (why := _beyond_buffers(one, largest, signature, of_buffers(index)))
         }
         if not found:
             break
@@ -179,17 +218,12 @@ def unbearable(
     yield from spared.items()
 
 
-_Trials = Sequence[tuple[LaunchConfig, ProbeRecord]]
-
-
-def _related(
-    config: LaunchConfig, configs: Sequence[LaunchConfig], seen: Mapping[int, ProbeRecord]
-) -> _Trials:
-    """Return the trials that have an input strategy of ``config``."""
+def _related(at: int, configs: Sequence[LaunchConfig], seen: Mapping[int, ProbeRecord]) -> _Trials:
+    """Return the trials that have an input strategy of the config at an index."""
     return [
         (configs[index], record)
         for index, record in seen.items()
-        if not set(config.strategies).isdisjoint(configs[index].strategies)
+        if not set(configs[at].strategies).isdisjoint(configs[index].strategies)
     ]
 
 
@@ -197,20 +231,23 @@ def _local_trials(
     index: int, configs: Sequence[LaunchConfig], seen: Mapping[int, ProbeRecord]
 ) -> _Trials:
     """Return the trials that tell most about a config's use of local memory."""
-    config = configs[index]
     if index in seen:
-        return [(config, seen[index])]
-    related = _related(config, configs, seen)
-    return [one for one in related if one[0].local_size == config.local_size] or related
+        return [(configs[index], seen[index])]
+    related = _related(index, configs, seen)
+    same = [one for one in related if one[0].local_size == configs[index].local_size]
+    return same or related
 
 
 def _beyond_buffers(
     config: LaunchConfig,
-    kept: Mapping[int, LaunchConfig],
+    largest: Mapping[int, int],
     signature: Signature,
     trials: _Trials,
 ) -> str:
-    """Return why ``config`` does not stay in its buffers and their padding, "" if it does."""
+    """Return why ``config`` does not stay in its buffers and their padding, "" if it does.
+
+    ``largest``: the elements for which each buffer is allocated, by position.
+    """
     items = _items(config)
     smaller = [(_items(one), record) for one, record in trials if _items(one) <= items]
     buffers = [one for one in signature.arguments if one.kind is ArgumentKind.GLOBAL_BUFFER]
@@ -218,11 +255,10 @@ def _beyond_buffers(
         position = argument.position
         ends = [(size, _end_bytes(record.access_ranges, position)) for size, record in smaller]
         starts = [(size, _below_bytes(record.access_ranges, position)) for size, record in smaller]
-        largest = max(_elements(one, position) for one in kept.values())
-        if _expected(ends, items) > largest * argument.element_bytes + PADDING_BYTES:
-            return f"it reaches beyond the end of argument {argument.name!r} on a CPU device"
+        if _expected(ends, items) > largest[position] * argument.element_bytes + PADDING_BYTES:
+            return f"it reaches beyond the end of argument {argument.name!r}"
         if _expected(starts, items) > FRONT_PADDING_BYTES:
-            return f"it reaches before the start of argument {argument.name!r} on a CPU device"
+            return f"it reaches before the start of argument {argument.name!r}"
     return ""
 
 
@@ -283,6 +319,15 @@ def _expected(points: Sequence[tuple[int, int]], items: int) -> float:
 
 def _items(config: LaunchConfig) -> int:
     return math.prod(config.global_size)
+
+
+def _largest_elements(configs: Iterable[LaunchConfig]) -> dict[int, int]:
+    """Return the most elements that any of the configs gives each argument, by position."""
+    largest: dict[int, int] = {}
+    for config in configs:
+        for one in config.args:
+            largest[one.position] = max(largest.get(one.position, 0), one.elements or 0)
+    return largest
 
 
 def _elements(config: LaunchConfig, position: int) -> int:

@@ -24,6 +24,7 @@ from workers.execution.access_check import AccessCheck, tried_indices
 from workers.execution.analysing import AnalysisWork
 from workers.execution.compiling import CompileWork
 from workers.execution.executor import FinishedTask
+from workers.execution.extent_check import settled_by_extents
 from workers.execution.helper_devices import HelperDevices
 from workers.execution.limits import limits_on
 from workers.execution.running import RunSlot
@@ -299,7 +300,9 @@ class DevicePipeline:
     def _begin(self, state: TaskState) -> None:
         """Pass a planned task to its pools; finish one without a launchable config at once."""
         if state.configs[0].global_size:
-            if self._is_to_be_tried(state):
+            if not settled_by_extents(state, spares=self._checks_access) and self._is_to_be_tried(
+                state
+            ):
                 self._access_checkers.submit(state)
             self._compilers.submit(state)
             self._counting.submit(state)
@@ -361,7 +364,7 @@ class DevicePipeline:
 
     def _is_to_be_tried(self, state: TaskState) -> bool:
         """Whether configs might leave their buffers and another device than this can show which."""
-        if not self._checks_access or state.extents_are_proven or not tried_indices(state.configs):
+        if not self._checks_access or not tried_indices(state.configs):
             return False
         return self._helper_devices.analysis() != self._ref
 

@@ -36,7 +36,7 @@ def run_job(
         sentinel=sentinel,
         lock_path=str(lock_path) if lock_path else None,
         budget_s=budget_s,
-        has_padding=not state.extents_are_proven,
+        has_padding=state.needs_padding,
         processor=processor,
     )
 

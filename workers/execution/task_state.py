@@ -60,6 +60,8 @@ class TaskState:
     num_analysis_attempts: int = 0
     analysed: Analysis | None = None
     """The analysis that the child has sent before it chooses inputs."""
+    needs_padding: bool = True
+    """Whether buffers need padding; False if it is known that no config leaves its buffers."""
     num_access_attempts: int = 0
     access_records: tuple[ProbeRecord | None, ...] = ()
     """Access records of the configs tried first, in that order, as far as known."""
@@ -101,15 +103,6 @@ class TaskState:
     def open_indices(self) -> tuple[int, ...]:
         """The indices of the configs without an outcome."""
         return tuple(index for index, outcome in enumerate(self.outcomes) if outcome is None)
-
-    @property
-    def extents_are_proven(self) -> bool:
-        """Whether each buffer of each config has the size that a validated analysis gives."""
-        return (
-            self.analysis is not None
-            and all(extent.validated for extent in self.analysis.extents)
-            and all(config.strategies != (Strategy.SIMPLE,) for config in self.configs)
-        )
 
     @property
     def has_outcomes(self) -> bool:

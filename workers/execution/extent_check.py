@@ -1,0 +1,121 @@
+"""Judge launch configs by the kernel's validated extents: what needs padding, what must not run.
+
+Where every extent is validated, the accesses of a launch follow from its sizes. So neither a trial
+on a CPU device (``access_check.py``) nor padding around buffers that are large enough is needed.
+The *simple* strategy ignores the extents, and gives each buffer as many elements as there are
+work-items: enough for most kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmperf_common.analysis import Analysis, launch_sizes
+from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signature
+from workers.device.interface import AccessRange, ProbeRecord
+from workers.execution.access_check import beyond_known, not_launched
+from workers.execution.task_state import TaskState
+from workers.plan.strategies.buffers import extent_elements
+from workers.plan.strategies.scalars import integer_scalars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByExtents:
+    """``needs_padding``: whether a config that may run accesses bytes outside of its own buffers.
+
+    ``beyond``: the indices of the configs that leave even the padding, each with the reason.
+    """
+
+    needs_padding: bool
+    beyond: tuple[tuple[int, str], ...] = ()
+
+
+def settled_by_extents(state: TaskState, *, spares: bool) -> bool:
+    """Return whether validated extents settle which configs leave their buffers; keep the verdict.
+
+    Args:
+        state: a planned task.
+        spares: give up the configs that would leave the padding, too.
+    """
+    signature = state.task.kernel.signature
+    assert signature is not None, "a planned kernel has a signature"
+    judged = judge_by_extents(signature, state.analysis, state.configs)
+    if judged is None:
+        return False
+    state.needs_padding = judged.needs_padding or bool(judged.beyond and not spares)
+    for index, why in judged.beyond if spares else ():
+        state.spare(index, not_launched(f"{why} by its memory analysis"))
+    return True
+
+
+def judge_by_extents(
+    signature: Signature, analysis: Analysis | None, configs: Sequence[LaunchConfig]
+) -> ByExtents | None:
+    """Return what validated extents say of all configs.
+
+    Returns:
+        None where they do not decide: a pointer argument has no validated extent, or a config has
+        not all the sizes that an extent depends on.
+    """
+    pointers = [one for one in signature.arguments if one.kind.is_buffer]
+    if analysis is None or analysis.failure:
+        return None
+    extents = [analysis.extent(one.position) for one in pointers]
+    if not all(one is not None and one.validated for one in extents):
+        return None
+    records: list[ProbeRecord] = []
+    for config in configs:
+        record = _record(signature, pointers, analysis, config)
+        if record is None:
+            return None
+        records.append(record)
+    beyond = dict(beyond_known(signature, configs, records))
+    needs_padding = any(
+        _leaves_own_buffers(pointers, config, record)
+        for index, (config, record) in enumerate(zip(configs, records, strict=True))
+        if index not in beyond
+    )
+    return ByExtents(needs_padding=needs_padding, beyond=tuple(sorted(beyond.items())))
+
+
+def _record(
+    signature: Signature, pointers: Sequence[Argument], analysis: Analysis, config: LaunchConfig
+) -> ProbeRecord | None:
+    """Return the accesses of a launch; None if an extent cannot be evaluated for it."""
+    values = {one.position: one.value for one in config.args if one.value is not None}
+    scalars = {
+        one.name: values[one.position]
+        for one in integer_scalars(signature)
+        if one.position in values
+    }
+    sizes = launch_sizes(config.global_size, config.local_size, scalars)
+    ranges: list[AccessRange] = []
+    for argument in pointers:
+        elements = extent_elements(analysis.extent(argument.position), sizes)
+        if elements is None:
+            return None
+        ranges.append(
+            AccessRange(
+                position=argument.position,
+                start_bytes=0,
+                end_bytes=elements * argument.element_bytes,
+                site=0,
+            )
+        )
+    return ProbeRecord(
+        access_ranges=tuple(ranges), turns=0, trace=0, exceeded=False, overflow=False
+    )
+
+
+def _leaves_own_buffers(
+    pointers: Sequence[Argument], config: LaunchConfig, record: ProbeRecord
+) -> bool:
+    """Whether a launch accesses more of a global buffer than the config gives it."""
+    held = {one.position: one.elements or 0 for one in config.args}
+    ends = {one.position: one.end_bytes for one in record.access_ranges}
+    return any(
+        ends[one.position] > held.get(one.position, 0) * one.element_bytes
+        for one in pointers
+        if one.kind is ArgumentKind.GLOBAL_BUFFER
+    )
