@@ -67,6 +67,7 @@ NDRANGE_CALLS = frozenset(
 """Functions whose argument is the number of an NDRange dimension."""
 
 VECTOR_MEMORY_PREFIXES = ("vload", "vstore")
+ALIGNED_VECTOR_MEMORY_PREFIXES = ("vloada_", "vstorea_")
 COPY_PREFIX = "async_work_group_"
 ATOMIC_PREFIXES = ("atomic_", "atom_")
 CHEAP_MATH_PREFIXES = ("native_", "half_")

@@ -35,7 +35,7 @@ from workers.analysis.copy.cursors import (
 )
 from workers.analysis.copy.rewriter import CONTEXT, Rewriter
 from workers.source.clang.nodes import Space, TypeClass, TypeFacts
-from workers.work.costs import Costs
+from workers.work.costs import Costs, Use
 
 _CONDITIONAL, _BINARY, _COMPOUND_ASSIGN = 116, 114, 115
 _DECL_STMT, _NULL_STMT = 231, 230
@@ -81,8 +81,8 @@ class BlockWalk:
         self._turn: Block | None = None
 
     @property
-    def uses(self) -> dict[tuple[int, int], str]:
-        """For each range of the text that is an access: whether it loads, stores, or does both."""
+    def uses(self) -> dict[tuple[int, int], Use]:
+        """For each range of the text that is an access: what it does."""
         return self._costs.uses
 
     def block_at(self, offset: int) -> Block:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clang import cindex
 
@@ -43,12 +43,23 @@ _COMPARISONS = frozenset(range(10, 17))
 _LOGICAL = frozenset({20, 21})
 _STEPS = frozenset({1, 2, 3, 4})
 _ADDRESS_OF, _MINUS, _NOT = 5, 8, 9
-_WIDEST_ACCESS = 16
+_WIDEST_ACCESS, _MOST_ELEMENTS = 16, 4
+"""The most bytes, and elements of a vector, that a work-item accesses with one PTX instruction."""
 _CAST, _LITERALS = 117, frozenset({106, 107, 108, 109, 110})
 _SPACES = {Space.GLOBAL: "global", Space.LOCAL: "local", Space.CONSTANT: "constant"}
 _FLOATS = {"float": "fp32_ops", "double": "fp64_ops", "half": "fp16_ops"}
 _LOAD, _STORE = "load", "store"
 _LANES_OF_SUM = {"dot": (2, -1), "length": (2, -1), "fast_length": (2, -1)}
+
+
+class Use(NamedTuple):
+    """What an access does: ``load``, ``store``, ``load_store`` or ``atomic``; the requests of a lane.
+
+    ``requests``: what a GPU makes of one execution by one work-item.
+    """
+
+    name: str
+    requests: int
 
 
 class Costs:
@@ -63,8 +74,8 @@ class Costs:
         self._type = rewriter.type
         self._raw = rewriter.edits.raw
         self._descend = descend
-        self.uses: dict[tuple[int, int], str] = {}
-        """For each range of the text that is an access: ``load``, ``store`` or ``load_store``."""
+        self.uses: dict[tuple[int, int], Use] = {}
+        """For each range of the text that is an access: what it does."""
 
     @staticmethod
     def operator(cursor: Any) -> int:
@@ -178,11 +189,12 @@ class Costs:
         return self._type(base).shape is not TypeClass.POINTER or decayed_array(base) is not None
 
     def _access(self, cursor: Any, kind: TypeFacts, block: Block, use: str) -> None:
-        self.uses[text_range(cursor)] = use
         if kind.shape is TypeClass.RECORD:
-            number = max(1, sum(leaf.count for leaf in kind.leaves) or kind.num_scalars)
+            requests = number = max(1, sum(leaf.count for leaf in kind.leaves) or kind.num_scalars)
         else:
             number = max(1, -(-kind.size_bytes // _WIDEST_ACCESS))
+            requests = max(number, -(-_lanes(kind) // _MOST_ELEMENTS))
+        self.uses[text_range(cursor)] = Use(use, requests)
         self.memory(kind.space, number, kind.size_bytes, block, use)
 
     @staticmethod
@@ -245,7 +257,7 @@ class Costs:
         if pointee is None:
             return
         block.tally["local_atomics" if pointee.space is Space.LOCAL else "global_atomics"] += 1
-        self.uses[text_range(arguments[0])] = "atomic"
+        self.uses[text_range(arguments[0])] = Use("atomic", 1)
 
     def _vector_access(self, cursor: Any, name: str, arguments: list[Any], block: Block) -> None:
         is_store = name.startswith("vstore")
@@ -254,9 +266,15 @@ class Costs:
         if len(arguments) != 2 + is_store or pointee is None:
             return
         use = _STORE if is_store else _LOAD
-        self.uses[text_range(cursor)] = use
-        size = (pointee.size_bytes or 2) * _lanes(vector)
-        self.memory(pointee.space, max(1, -(-size // _WIDEST_ACCESS)), size, block, use)
+        lanes = _lanes(vector)
+        size = (pointee.size_bytes or 2) * lanes
+        number = max(1, -(-size // _WIDEST_ACCESS))
+        # The address need not be aligned, so a GPU accesses each element alone. That of ``vloada``
+        # (half precision) is aligned.
+        is_aligned = name.startswith(groups.ALIGNED_VECTOR_MEMORY_PREFIXES)
+        requests = max(number, -(-lanes // _MOST_ELEMENTS)) if is_aligned else lanes
+        self.uses[text_range(cursor)] = Use(use, requests)
+        self.memory(pointee.space, number, size, block, use)
 
 
 def _base_of(type_of: Callable[[Any], TypeFacts], children: list[Any]) -> Any:

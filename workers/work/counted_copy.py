@@ -44,6 +44,7 @@ TOUCHED_TABLE, TOUCHED_LOG = 2**12, 2**14
 """Sectors in the table and in the log of what watched work-groups touch (``touched.cl``)."""
 UNIT_WORDS = 5
 _IS_ATOMIC = 2**31
+_A_PART, _MOST_PARTS = 2**24, 127
 DESCRIBED_AT = 16
 DESCRIBED_WORDS = 10
 """Words of a launch's description before those of its buffers, and words for each buffer."""
@@ -65,10 +66,14 @@ class CountedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSite:
-    """An access to global or constant memory: its block; load, store, load_store or atomic."""
+    """An access to global or constant memory: its block; load, store, load_store or atomic.
+
+    ``requests``: those of one work-item by one execution; a wide vector has several.
+    """
 
     block: int
     use: str
+    requests: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +204,9 @@ class _Maker:
         )
         turns = [0, *(blocks.block_at(one[0][0]).turn for one in rewriter.ranges)]
         for number, site in enumerate(made.sites, start=1):
-            turns[number] |= _IS_ATOMIC * (site is not None and site.use == "atomic")
+            if site is not None:
+                turns[number] |= min(site.requests, _MOST_PARTS) * _A_PART
+                turns[number] |= _IS_ATOMIC * (site.use == "atomic")
         return replace(made, source=self._source(made, turns))
 
     def _source(self, made: CountedCopy, turns: list[int]) -> str:
@@ -279,7 +286,8 @@ def _sites(rewriter: _Sites, blocks: BlockWalk) -> tuple[CountedSite | None, ...
         use = blocks.uses.get(place)
         site = None
         if is_far and use is not None:
-            site = CountedSite(block=blocks.block_at(place[0]).number, use=use)
+            block = blocks.block_at(place[0]).number
+            site = CountedSite(block=block, use=use.name, requests=use.requests)
         found.append(site)
     return tuple(found)
 

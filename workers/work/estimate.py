@@ -152,7 +152,7 @@ def _requests(
     """Return requests, sectors, lines and atomic addresses of accesses to global memory.
 
     A warp makes as many requests at a site as its busiest lane. The sectors of a request are
-    counted in some iterations only.
+    counted in some iterations only, and of a wide access for its first request only.
 
     Args:
         copy: has the sites.
@@ -178,7 +178,7 @@ def _requests(
     for number, site in enumerate(copy.sites, start=1):
         if site is None:
             continue
-        requests = float(busiest[site.block])
+        requests = site.requests * float(busiest[site.block])
         for use in site.use.split("_"):
             if number >= copy.num_seen:
                 unseen[use] += requests

@@ -24,9 +24,12 @@ typedef struct {
     ulong16 spare[LP_WIDEST];
 } lp_ctx;
 
-// For each site: the block that counts its loop's iterations; highest bit: a global atomic.
+// For each site: the block that counts its loop's iterations (24 bits); the number of requests that
+// a work-item makes with one execution (7 bits); highest bit: a global atomic.
 __constant uint lp_turn_of[] = LP_TURN_OF;
 #define LP_IS_ATOMIC 0x80000000u
+#define LP_BLOCK_OF(TURN_OF) ((TURN_OF) & 0xffffffu)
+#define LP_PARTS_OF(TURN_OF) ((TURN_OF) >> 24 & 127u)
 
 // -- ids and sizes of the virtual launch ----------------------------------------------------------
 
@@ -263,13 +266,18 @@ uint lp_sampled(uint turn)
 }
 
 // Records the sectors (32 bytes) and lines (128 bytes) that a warp's work-items touch together, or
-// the addresses of their atomic operations.
+// the addresses of their atomic operations. Of a wide access only the first request: the others have
+// as many (estimate.py).
 __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ulong bytes)
 {
-    if (site >= LP_SEEN || !c->set || bytes > 256)
+    if (site >= LP_SEEN || !c->set)
         return;
     uint turn_of = lp_turn_of[site];
-    uint slot = lp_sampled(c->row[turn_of & ~LP_IS_ATOMIC] - 1);
+    bytes /= max(LP_PARTS_OF(turn_of), 1u);
+    if (bytes > 256)
+        return;
+    bytes = max(bytes, 1ul);
+    uint slot = lp_sampled(c->row[LP_BLOCK_OF(turn_of)] - 1);
     if (slot == LP_TURNS)
         return;
     volatile __global uint *count = c->seen + ((c->number * LP_SEEN + site) * LP_TURNS + slot);
