@@ -1,4 +1,8 @@
-"""``llmperf doctor``."""
+"""``llmperf doctor``: what the machine can run, and what is missing.
+
+Owns the layout of the answer only. Why an OpenCL runtime is unusable and how to mend it:
+``workers/discovery/runtime_trial.py``; absent ones: ``workers/discovery/candidates.py``.
+"""
 
 from __future__ import annotations
 

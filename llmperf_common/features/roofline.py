@@ -1,7 +1,8 @@
 """Analytic estimates of a launch: the times of its memory traffic, its arithmetic and its overhead.
 
 Owns the roofline terms, the features made from them and the ``bound`` label. The terms are
-deliberately rough (static counts x work-items / measured peaks): models learn the rest.
+deliberately rough (static counts x work-items / measured peaks): models learn the rest. From
+counted work: ``work_features.py``.
 """
 
 from __future__ import annotations

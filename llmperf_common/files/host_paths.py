@@ -2,7 +2,7 @@
 
 Rows are published, but user names and folders of the host are private. Owns what counts as a path:
 an absolute one whose first part is a folder of this host's root. The last part stays: it
-names the file.
+names the file. ``llmperf_common/store/tables/rows.py`` applies it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns the comparison in both directions. A ledger that was rolled back (a copy, or one without its
 write-ahead log) knows *less* than the manifests: it would lease finished tasks again. Manifests of
-which some were removed know less than the ledger: their shards must be listed again.
+which some were removed know less than the ledger: their shards must be listed again. What follows
+from a difference: ``attach.py``.
 
 It suffices to compare names, because a ledger binds each task to one shard: if it knows every shard
 of a manifest, then no other shard that it has recorded contains one of their tasks.

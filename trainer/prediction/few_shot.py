@@ -1,5 +1,8 @@
 """Estimation of kernels' factors from a few measured launches, and of the factors' prior.
 
+``calibrate.py`` takes the launches from a dataset; ``trainer/run/kernel_factors.py`` stores and
+applies the factors.
+
 A model's error on a kernel is mostly one factor: the dependence on sizes is right, the level is
 not. The factor is estimated from measured launches by Bayes' rule on a grid of factors:
 

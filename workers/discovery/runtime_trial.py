@@ -1,7 +1,7 @@
 """Tries one OpenCL runtime in child processes, because a broken runtime crashes or hangs.
 
-Owns the trial of one candidate and its three results: answered, died, no answer in time. A trial
-leaves no process and no scratch folder. ``trial_child.py`` is the child; ``trial_verdicts.py``
+Owns the trial of one candidate, its three results (answered, died, no answer in time) and the
+words in which ``llmperf doctor`` tells them. A trial leaves no process and no scratch folder. ``trial_child.py`` is the child; ``trial_verdicts.py``
 remembers results.
 """
 
@@ -33,7 +33,7 @@ PROBE_TIMEOUT_S = 10.0
 GPU_LISTING_TIMEOUT_S = 60.0
 """Seconds that a GPU's driver has to list its devices: it may have to start several cards first."""
 
-_MEND = "repair, update or remove this runtime"
+TO_MEND = "repair, update or remove this runtime"
 _POLL_S = 0.05
 
 Tell = Callable[[str], None]
@@ -101,7 +101,7 @@ def try_runtime(
         if not refs and not listed:
             where = f"{candidate.environment['OCL_ICD_VENDORS']}: "
             absent = AbsentSource(
-                source=candidate.source, reason=where + (death or "lists no device"), mend=_MEND
+                source=candidate.source, reason=where + (death or "lists no device"), mend=TO_MEND
             )
             return RuntimeVerdict(devices=(), absent=absent, ended_itself=ended_itself)
         if not refs:

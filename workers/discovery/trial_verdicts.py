@@ -25,7 +25,7 @@ from typing import Any
 from workers.device.interface import DeviceRef
 from workers.discovery.candidates import AbsentSource, Candidate, Source
 from workers.discovery.cpu_model import read_cpu_model
-from workers.discovery.runtime_trial import RuntimeVerdict, TriedDevice, verdict_of
+from workers.discovery.runtime_trial import TO_MEND, RuntimeVerdict, TriedDevice, verdict_of
 
 _SCHEMA = 1
 _AFTER_ANSWER_S = 30 * 86_400.0
@@ -158,7 +158,7 @@ class VerdictFile:
             absent = AbsentSource(
                 source=self._candidate.source,
                 reason=content["absent"] + note,
-                mend="repair, update or remove this runtime",
+                mend=TO_MEND,
             )
         return RuntimeVerdict(devices=devices, absent=absent, ended_itself=content["ended_itself"])
 

@@ -1,6 +1,7 @@
 """Find the launch configs that must not run on a GPU: on a CPU device they leave their memory.
 
-Memory is the buffers with their padding, and the local memory of a work-group.
+Memory is the buffers with their padding, and the local memory of a work-group. Kernels of which all
+extents are validated need no trial: ``extent_check.py`` judges their configs.
 
 Owns which configs are tried on the CPU device first, which accesses a GPU tolerates, and how access
 ranges are extrapolated to larger configs. The trials run in killable children, like the analysis.

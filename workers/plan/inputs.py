@@ -2,7 +2,8 @@
 
 Owns the rule and its reference implementation in numpy. ``workers/device/opencl/fill.cl`` computes
 the same bits on the device; a test compares the two. Needs no device. Does not own how many
-elements a buffer has (``workers/plan/strategies``) or where it is allocated (``workers/device``).
+elements a buffer has, which of them get a rule of the launch argument (both:
+``workers/plan/strategies``), or where it is allocated (``workers/device``).
 
 The rule, a pure function of (seed, argument position, index of the scalar within the buffer):
 
