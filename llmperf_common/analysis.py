@@ -80,6 +80,30 @@ class Polynomial:
         return total
 
 
+    def powers_of(self, name: str, sizes: Mapping[str, int]) -> list[int]:
+        """Return the coefficients of 1, ``name``, ``name`` squared …, all other factors given.
+
+        Raises:
+            KeyError: A factor is neither ``name`` nor in ``sizes``.
+
+        >>> Polynomial(constant=2, terms=(Term(factors=("n", "v"), coefficient=3),)).powers_of(
+        ...     "v", {"n": 4}
+        ... )
+        [2, 12]
+        """
+        found = [self.constant]
+        for term in self.terms:
+            product, power = term.coefficient, 0
+            for factor in term.factors:
+                if factor == name:
+                    power += 1
+                else:
+                    product *= sizes[factor]
+            found += [0] * (power + 1 - len(found))
+            found[power] += product
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """The extent of one buffer: ``min(form, cap)``; ``form`` is None where none was found.

@@ -220,9 +220,25 @@ def _largest_limit(
         few = INTEGER_LIMIT if role.rule is ContentsRule.BOUNDED else ELEMENTS_PER_ROW * rows
         return max(1, min(few, most))
 
+    return min(_largest_within(one, sizes, elements[one.position], most) for one in targets)
+
+
+def _largest_within(
+    target: IndexTarget, sizes: Mapping[str, int], num_elements: int, most: int
+) -> int:
+    """Return the largest limit in [1, most] at which a target stays within its elements."""
+    try:
+        powers = target.form.powers_of(VALUE_LIMIT, sizes)
+    except KeyError:  # a factor that is no size of this launch
+        return most
+    if len(powers) == 2 and powers[1] > 0:  # nearly all forms: no search
+        return max(1, min(most, (num_elements - powers[0]) // powers[1]))
+
     def fits(limit: int) -> bool:
-        reaches = [(_reach(one, sizes, limit), elements[one.position]) for one in targets]
-        return all(reach is None or reach <= most_elements for reach, most_elements in reaches)
+        total = 0
+        for one in reversed(powers):
+            total = total * limit + one
+        return total <= num_elements
 
     return largest_that(fits, most)
 
