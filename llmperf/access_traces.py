@@ -70,7 +70,8 @@ def traced_accesses(
 
 def _kernel_rows(kernels: pa.Table, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the first row of each kernel with one of the names or ids."""
-    wanted = pa.array(list(names), pa.string())
+    # A name of other bytes than UTF-8, which Arrow refuses, names no kernel.
+    wanted = pa.array([one for one in names if _is_utf8(one)], pa.string())
     is_named = pc.or_(
         pc.is_in(kernels.column("kernel_id").cast(pa.string()), value_set=wanted),
         pc.is_in(kernels.column("name").cast(pa.string()), value_set=wanted),
@@ -79,6 +80,14 @@ def _kernel_rows(kernels: pa.Table, names: Sequence[str]) -> list[dict[str, Any]
     for row in kernels.filter(is_named).to_pylist():
         rows.setdefault(row["kernel_id"], row)
     return list(rows.values())
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _launch_of(row: Mapping[str, Any], samples: pa.Table) -> tuple[Kernel, LaunchConfig] | str:

@@ -79,7 +79,6 @@ class Polynomial:
             total += product
         return total
 
-
     def powers_of(self, name: str, sizes: Mapping[str, int]) -> list[int]:
         """Return the coefficients of 1, ``name``, ``name`` squared …, all other factors given.
 

@@ -32,6 +32,9 @@ _PARQUET_MAGIC = b"PAR1"
 _ARGUMENT_PREFIX = "arg."
 _MORE = "see docs/how-to/predict-many-configs.md"
 _MAX_BYTES = 256 * 2**20
+_MAX_LAUNCHES = 1_000_000
+"""Launches of one file: each takes about 0.4 KiB of memory before the first prediction."""
+_MAX_SIZE = 2**63
 _MOST_SHOWN = 80
 """Characters of a faulty value in a message, at most."""
 
@@ -64,11 +67,11 @@ def read_configs(file: str | Path, shared: Mapping[str, Value] | None = None) ->
     """
     where = "standard input" if str(file) == STDIN else str(file)
     content = _content(file, where)
+    found: list[Config] = []
     try:
-        found = [
-            _config(f"{where}, {place}", values, shared or {})
-            for place, values in _rows(content, where)
-        ]
+        for place, values in _rows(content, where):
+            _check_number(len(found) + 1, where)
+            found.append(_config(f"{where}, {place}", values, shared or {}))
     except UnicodeDecodeError as error:
         raise BadInput(
             f"{where}: byte {error.start} is not UTF-8: save the file as UTF-8"
@@ -76,6 +79,11 @@ def read_configs(file: str | Path, shared: Mapping[str, Value] | None = None) ->
     if not found:
         raise BadInput(f"{where}: holds no launch: write one per line; {_MORE}")
     return found
+
+
+def _check_number(number: int, where: str) -> None:
+    if number > _MAX_LAUNCHES:
+        raise BadInput(f"{where}: more than {_MAX_LAUNCHES:,} launches: give them in several files")
 
 
 def _content(file: str | Path, where: str) -> bytes:
@@ -117,6 +125,20 @@ def _rows(content: bytes, where: str) -> Rows:
 
 
 _TOO_DEEP = "it is nested too deeply: give one flat JSON object per launch"
+
+
+class _RepeatedKeyError(Exception):
+    """A JSON object has a key twice; Python's reader would silently keep the last value."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedKeyError(next(name for name in names if names.count(name) > 1))
+    return found
+
+
 _TOO_LONG = "a number has thousands of digits: give sizes and arguments that a kernel takes"
 
 
@@ -124,7 +146,7 @@ def _line_rows(text: str, where: str) -> Rows:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                entry = json.loads(line)
+                entry = json.loads(line, object_pairs_hook=_once)
             except json.JSONDecodeError as error:
                 raise BadInput(
                     f"{where}, line {number}: {error.msg} (column {error.colno}): "
@@ -132,6 +154,8 @@ def _line_rows(text: str, where: str) -> Rows:
                 ) from None
             except RecursionError:
                 raise BadInput(f"{where}, line {number}: {_TOO_DEEP}") from None
+            except _RepeatedKeyError as error:
+                raise BadInput(f"{where}, line {number}: {_repeated(error)}") from None
             except ValueError:  # Python's own limit of digits
                 raise BadInput(f"{where}, line {number}: {_TOO_LONG}") from None
             yield f"line {number}", _mapping(entry, f"{where}, line {number}")
@@ -139,7 +163,7 @@ def _line_rows(text: str, where: str) -> Rows:
 
 def _array_rows(text: str, where: str) -> Rows:
     try:
-        entries = json.loads(text)
+        entries = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise BadInput(
             f"{where}, line {error.lineno}: {error.msg} (column {error.colno}): correct the JSON "
@@ -147,10 +171,16 @@ def _array_rows(text: str, where: str) -> Rows:
         ) from None
     except RecursionError:
         raise BadInput(f"{where}: {_TOO_DEEP}") from None
+    except _RepeatedKeyError as error:
+        raise BadInput(f"{where}: {_repeated(error)}") from None
     except ValueError:
         raise BadInput(f"{where}: {_TOO_LONG}") from None
     for number, entry in enumerate(entries, start=1):
         yield f"entry {number}", _mapping(entry, f"{where}, entry {number}")
+
+
+def _repeated(error: _RepeatedKeyError) -> str:
+    return f"the key {_shown(repr(error.args[0]))} appears twice in one object: keep one of them"
 
 
 def _mapping(entry: Any, where: str) -> Mapping[str, Any]:
@@ -180,7 +210,8 @@ def _csv_rows(text: str, where: str) -> Rows:
                     'that holds commas, as "64,64"'
                 )
             given = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
-            yield line, _from_columns({name: cell for name, cell in given.items() if cell})
+            known = {name: cell for name, cell in given.items() if cell}
+            yield line, _from_columns(known, f"{where}, {line}")
     except csv.Error as error:
         raise BadInput(f"{where}, line {reader.line_num}: {error}: correct the CSV") from None
 
@@ -188,6 +219,8 @@ def _csv_rows(text: str, where: str) -> Rows:
 def _parquet_rows(content: bytes, where: str) -> Rows:
     try:
         check_memory(pa.py_buffer(content))
+        with pq.ParquetFile(pa.BufferReader(content)) as parquet:
+            _check_number(parquet.metadata.num_rows, where)
         table = pq.read_table(pa.BufferReader(content))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BadInput(f"{where}: no readable Parquet file: {error}") from None
@@ -197,7 +230,7 @@ def _parquet_rows(content: bytes, where: str) -> Rows:
         for row in _listed(batch, where):
             number += 1
             known = {name: value for name, value in row.items() if value is not None}
-            yield f"row {number}", _from_columns(known)
+            yield f"row {number}", _from_columns(known, f"{where}, row {number}")
 
 
 def _listed(batch: pa.RecordBatch, where: str) -> list[dict[str, Any]]:
@@ -221,11 +254,12 @@ def _check_columns(names: list[str], where: str) -> None:
             f"id, and one column for each argument of the kernel; {_MORE}"
         )
     twice = {name for name in names if names.count(name) > 1}
+    twice |= {name for name in names if f"{_ARGUMENT_PREFIX}{name}" in names and name not in _KEYS}
     if twice:
         raise BadInput(f"{where}: column {min(twice)!r} is there twice: keep one of them")
 
 
-def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+def _from_columns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a table row as a launch: columns that are no launch keys are kernel arguments."""
     values = {key: row[key] for key in _KEYS if key in row}
     arguments = {
@@ -236,13 +270,22 @@ def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     given = values.get("args")
     if isinstance(given, str):
         try:
-            given = json.loads(given)
+            given = json.loads(given, object_pairs_hook=_once)
+        except _RepeatedKeyError as error:
+            raise BadInput(f"{where}: args: {_repeated(error)}") from None
         except (ValueError, RecursionError):
             return values  # ``_config`` refuses the text, which is no object, and shows it
     if isinstance(given, list):  # Arrow's map
         given = dict(given)
     if isinstance(given, Mapping):
-        arguments |= {name: value for name, value in given.items() if value is not None}
+        named = {name: value for name, value in given.items() if value is not None}
+        twice = arguments.keys() & named.keys()
+        if twice:
+            raise BadInput(
+                f"{where}: argument {_shown(repr(min(twice)))} has a column and is in args, too: "
+                "give it once"
+            )
+        arguments |= named
     elif given is not None:
         return values
     return {**values, "args": arguments}
@@ -292,7 +335,7 @@ def _size(value: Any, where: str) -> Size:
         sizes = tuple(_whole(part) for part in parts)
     except (TypeError, ValueError, OverflowError):
         sizes = ()
-    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 1 or max(sizes) >= _MAX_SIZE:
         raise BadInput(
             f"{where} {_shown(value)}: give one to three positive whole numbers, such as 1024 or "
             "[64, 64]"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llmperf.prediction.analysing import Analyst
-from llmperf_common.failures import Failure
+from llmperf_common.failures import Failure, FailureCode
 from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel, LaunchConfig
 from llmperf_common.store.files.filesystem import StoreError
@@ -55,5 +55,13 @@ class WorkCounter:
         work = [one if isinstance(one, Work) else None for one in found]
         failures = [one for one in found if not isinstance(one, Work)]
         if failures:
-            why = " ".join(failures[0].detail.split())[:240]
+            why = " ".join(_words(failures[0]).split())[:240]
         return CountedLaunches(work=[*work, *none[len(work) :]], why=why)
+
+
+def _words(failure: Failure) -> str:
+    """Return the detail of a failure, of a traceback only the last line, which names the error."""
+    if failure.code is not FailureCode.INTERNAL_ERROR:
+        return failure.detail
+    lines = failure.detail.strip().splitlines() or ["unknown"]
+    return f"internal error: {lines[-1]}"

@@ -14,10 +14,10 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from llmperf_common.families.source_sets import SourceSets
 from llmperf_common.features.features import feature_names
+from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.ids import sha256_hex
 from trainer.baselines.roofline import roofline_log2_ns
 from trainer.baselines.simple import read_model_json, weighted_median, write_model_json
@@ -136,13 +136,13 @@ class NearestKernel:
                 )
             }
         )
-        pq.write_table(
+        write_parquet(
             sources.append_column("num_launches", counts),
             folder / SOURCES_FILE,
             compression="zstd",
             use_dictionary=False,
         )
-        pq.write_table(launches, folder / LAUNCHES_FILE, compression="zstd")
+        write_parquet(launches, folder / LAUNCHES_FILE, compression="zstd")
         content = {
             "name": self.name,
             "fallback_log2_ns": self.fallback_log2_ns,

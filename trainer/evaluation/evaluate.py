@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
 
 from llmperf_common.config import ConfigError
 from llmperf_common.files.outputs import folder_to_write, holds_json
+from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.statistics.splits import Part, SplitKind, assign_parts
 from trainer.data.dataset import Texts, TrainingData, with_activity
 from trainer.errors import BadInput, SeenRows
@@ -154,7 +154,7 @@ def evaluate(
         scored = predictions_table(data, parts, predictions)
         if num_seen:
             scored = scored.replace_schema_metadata({"llmperf.stamp": _STAMP})
-        pq.write_table(scored, folder / PREDICTIONS_FILE)
+        write_parquet(scored, folder / PREDICTIONS_FILE)
         write_json(folder / METRICS_FILE, metrics)
         (folder / TABLE_FILE).write_text(table, encoding="utf-8")
     return EvaluationSummary(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from llmperf_common.files.parquet_files import write_parquet
 from trainer.errors import BadInput
 from trainer.life.publishing import mark_published
 from trainer.run.folder import (
@@ -75,7 +76,7 @@ def ship(run: Path, out: Path, card: str) -> int:
             (folder / name).write_bytes(_compact(read_json(run / name)))
         write_json(folder / CONFIG_FILE, _config(read_json(run / CONFIG_FILE)))
         shutil.copytree(run / MODEL_FOLDER, folder / MODEL_FOLDER)
-        pq.write_table(kernels, folder / KERNELS_FILE, compression="zstd")
+        write_parquet(kernels, folder / KERNELS_FILE, compression="zstd")
         ranges = _compact(_rounded(read_json(run / RANGE_FILE)))
         # Without a time in the gzip header, equal contents give equal files.
         (folder / PACKED_RANGE_FILE).write_bytes(gzip.compress(ranges, mtime=0))

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from llmperf_common.features.features import feature_names
 from llmperf_common.features.launch_columns import device_from_mapping
+from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.statistics.conformal import Conformal
 from llmperf_common.statistics.metrics import encode
 from llmperf_common.statistics.splits import Part, Split
@@ -211,7 +211,7 @@ def _publish(
         _write_models(staged, model, fitted.baselines)
         _write_records(staged, data, parts, conformal, fitted.fit)
         table = predictions_table(data, parts, predictions)
-        pq.write_table(table, staged / PREDICTIONS_FILE)
+        write_parquet(table, staged / PREDICTIONS_FILE)
         _write_few_shot(staged, table, config, data)
         write_json(staged / METRICS_FILE, metrics)
         (staged / CARD_FILE).write_text(model_card(summary, config, fitted.split), encoding="utf-8")
@@ -302,7 +302,7 @@ def _write_records(
     write_json(folder / RANGE_FILE, ranges.to_json())
     write_json(folder / DEVICE_FILE, {"schema": 1, "devices": devices})
     kernels = fitted_kernels(data.rows.kernels, data.rows.kernel_row[fitted])
-    pq.write_table(kernels, folder / KERNELS_FILE)
+    write_parquet(kernels, folder / KERNELS_FILE)
     KnownFamilies.of_data(data, fitted).save(folder)
 
 

@@ -50,6 +50,9 @@ def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int
     return values
 
 
+_LARGEST_FLOATS = {"half": 65504.0, "float": 3.4028234663852886e38}
+
+
 def _checked(argument: Argument, value: Value) -> int | float:
     where = f"--arg {argument.name}={value}"
     if argument.kind.is_buffer:
@@ -67,6 +70,9 @@ def _checked(argument: Argument, value: Value) -> int | float:
             raise BadInput(f"{where}: {argument.type_name!r} takes a number") from None
         if not math.isfinite(number):
             raise BadInput(f"{where}: {argument.type_name!r} takes a finite number")
+        largest = _LARGEST_FLOATS.get(kind, math.inf)
+        if abs(number) > largest:
+            raise BadInput(f"{where}: {argument.type_name!r} holds -{largest:g} to {largest:g}")
         return number
     whole = _integer(value, f"{where}: {argument.type_name!r} takes a whole number")
     low, high = integer_range(kind)

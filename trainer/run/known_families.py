@@ -14,10 +14,10 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from llmperf_common.families.families import MIN_JACCARD
 from llmperf_common.families.source_sets import SourceSets
+from llmperf_common.files.parquet_files import write_parquet
 from trainer.data.dataset import TrainingData
 from trainer.data.foreign_files import read_table
 from trainer.run.folder import FAMILIES_FILE
@@ -80,7 +80,7 @@ class KnownFamilies:
         for place, (name, values) in enumerate(columns.items()):
             table = table.add_column(place, name, values)
         # Hashes hardly repeat, so a dictionary encoding would make the file larger.
-        pq.write_table(table, folder / FAMILIES_FILE, compression="zstd", use_dictionary=False)
+        write_parquet(table, folder / FAMILIES_FILE, compression="zstd", use_dictionary=False)
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:

@@ -22,6 +22,7 @@ import pydantic
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.files.outputs import file_to_write
+from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.ids import canonical_json, sha256_hex
@@ -123,7 +124,7 @@ def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
-            pq.write_table(table, partial, compression="zstd")
+            write_parquet(table, partial, compression="zstd")
             with partial.open("rb") as stream:
                 os.fsync(stream.fileno())
             partial.replace(target)

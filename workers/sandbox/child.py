@@ -57,7 +57,9 @@ class Child:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), argument],
                 env=child_environment(
-                    ONE_THREAD, environment, {"POCL_CACHE_DIR": str(scratch / CACHE_FOLDER)}
+                    ONE_THREAD,
+                    environment,
+                    {"POCL_CACHE_DIR": str(scratch / CACHE_FOLDER), "PYOPENCL_NO_CACHE": "1"},
                 ),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ child; its configs get the reason.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import signal
@@ -27,6 +28,7 @@ COUNT_TIMEOUT_S = 20.0
 COUNT_CPU_S = 8.0
 """CPU seconds for one attempt at a kernel. On a busy machine this ends a kernel that computes too
 long, and ``COUNT_TIMEOUT_S`` one that waits."""
+_logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 2
 _POLL_S = 1.0
 _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
@@ -166,6 +168,8 @@ class CountWork:
         """Return whether to try again; if not, record why for the configs without outcome."""
         del seconds
         if report:
+            error = (report.strip().splitlines() or ["unknown"])[-1]
+            _logger.warning("counting the work of %s failed: %s", item.kernel.name, error)
             _fill(item, FailureCode.INTERNAL_ERROR, report)
             return False
         if signal.SIGXCPU.name in how:

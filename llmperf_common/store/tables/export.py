@@ -21,6 +21,7 @@ import pyarrow.csv
 from llmperf_common.files.outputs import OutputTaken, is_folder
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, StoreError
+from llmperf_common.store.manifests.run import RUN_FILE
 from llmperf_common.store.tables.reader import Dataset
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -46,6 +47,8 @@ def export(dataset: Dataset, out: Path, fmt: ExportFormat) -> list[Path]:
     """
     paths = [out / f"{table}.{fmt.value}" for table in TABLES]
     is_folder(out)
+    if os.path.lexists(out / RUN_FILE):
+        raise OutputTaken(f"--out: {out} is a dataset: choose another folder")
     for path in paths:
         if os.path.lexists(path):
             raise _exists(path)
@@ -65,10 +68,11 @@ def export(dataset: Dataset, out: Path, fmt: ExportFormat) -> list[Path]:
 def _write(dataset: Dataset, table: str, path: Path, fmt: ExportFormat) -> None:
     schema = TABLES[table] if fmt is ExportFormat.ARROW else _flat_schema(TABLES[table])
     with contextlib.ExitStack() as stack:
+        file = stack.enter_context(path.open("xb"))  # a path may be no UTF-8, which Arrow refuses
         writer = stack.enter_context(
-            pa.ipc.new_file(path, schema)
+            pa.ipc.new_file(file, schema)
             if fmt is ExportFormat.ARROW
-            else pyarrow.csv.CSVWriter(path, schema)
+            else pyarrow.csv.CSVWriter(file, schema)
         )
         for part in dataset.iter_table(table):
             writer.write_table(part if fmt is ExportFormat.ARROW else _flattened(part, schema))

@@ -20,7 +20,7 @@ from llmperf_common.records import (
 from tests.support.reading import kernels_from_source
 from workers.device.interface import DeviceRef
 from workers.discovery.find import NoDevice, choose
-from workers.work.children import count_all, count_work
+from workers.work.children import CountedKernel, CountWork, count_all, count_work
 from workers.work.counting import count_kernel
 from workers.work.opening import open_virtual
 
@@ -160,6 +160,28 @@ def test_work_items_that_return_before_a_barrier_are_not_counted(ref: DeviceRef)
             assert isinstance(outcome, Work), outcome
             assert outcome.active_items == outcome.barriers == size - 7
             assert outcome.without_barriers
+
+
+def test_a_home_that_cannot_be_written_does_not_matter(
+    ref: DeviceRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/proc")  # not even root makes a folder there
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    kernel = kernel_of(VADD)
+    (outcome,) = count_work(kernel, configs_of(kernel, 64), ref)
+    assert isinstance(outcome, Work), outcome
+
+
+def test_an_internal_error_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    kernel = kernel_of(VADD)
+    item = CountedKernel(kernel=kernel, configs=configs_of(kernel, 64))
+    report = "Traceback (most recent call last):\n  File ...\nOSError: no space\n"
+    with caplog.at_level("WARNING"):
+        assert not CountWork(20, 8).died(item, "exit 1", report, 0.1)
+    assert "counting the work of vadd failed: OSError: no space" in caplog.text
+    (outcome,) = item.outcomes
+    assert isinstance(outcome, Failure)
+    assert outcome.code is FailureCode.INTERNAL_ERROR
 
 
 def test_an_index_below_the_start_ends_and_is_one_sector(ref: DeviceRef) -> None:

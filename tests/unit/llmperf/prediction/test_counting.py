@@ -58,3 +58,10 @@ def test_a_full_disk_keeps_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.work == [WORK, WORK, None, None, None, None]
     assert found.why == "the disk is full"
     assert asked == [2, 2]
+
+
+def test_of_a_traceback_the_error_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = 'Traceback (most recent call last):\n  File "/home/me/child.py"\nOSError: [Errno 30] read-only\n'
+    failure = Failure(code=FailureCode.INTERNAL_ERROR, stage=Stage.PROBE, detail=report)
+    found, _ = counted(monkeypatch, (failure, failure))
+    assert found.why == "internal error: OSError: [Errno 30] read-only"

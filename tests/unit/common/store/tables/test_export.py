@@ -68,6 +68,13 @@ def test_another_tool_reads_the_csv(dataset, tmp_path):
     assert (count, longest) == (8, 4200.0)
 
 
+def test_a_dataset_is_no_place_for_an_export(dataset, tmp_path):
+    before = sorted((tmp_path / "data").rglob("*"))
+    with pytest.raises(OutputTaken, match="is a dataset"):
+        export(dataset, tmp_path / "data", ExportFormat.ARROW)
+    assert sorted((tmp_path / "data").rglob("*")) == before
+
+
 def test_nothing_to_export_gives_empty_tables(tmp_path):
     dataset = open_dataset(make_dataset(tmp_path / "data", kernels=0))
     for fmt in ExportFormat:
