@@ -171,8 +171,8 @@ def test_a_readme_of_ones_own_is_kept_beside_a_dataset(tmp_path: Path) -> None:
     assert (made.out / "README.md").read_text() == "# mine\n"
     assert (made.out / "croissant.json").exists()
     done = llmperf("dataset", "card", made.out)
-    assert_refused(done, Exit.USAGE, "README.md not written by llmperf", "move it away")
-    assert done.err.count("written by llmperf") == 1, "said once"
+    assert_refused(done, Exit.USAGE, "llmperf did not write README.md", "move it to another place")
+    assert done.err.count("llmperf did not write") == 1, "said once"
     assert (made.out / "README.md").read_text() == "# mine\n"
     (made.out / "README.md").unlink()
     for _ in range(2):  # its own may be replaced

@@ -176,7 +176,7 @@ def test_a_second_row_beside_an_empty_one_is_found(path):
     change = with_value("global_size", 0, [])
     rewrite(path, "samples", change)
     found = {p.what for p in verify(path).problems}
-    assert any("other rows beside the one without NDRange" in what for what in found)
+    assert any("other rows beside the row without NDRange" in what for what in found)
     assert any("'ok' but there is no NDRange" in what for what in found)
     assert any("differ in length" in what for what in found)
 
