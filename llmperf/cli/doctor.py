@@ -141,7 +141,7 @@ def _tell(
 def _tell_state(state: GpuState) -> None:
     indent = "              "
     if state.absent is not None:
-        answer(f"{indent}clocks, health and processes are not known: {state.absent.reason}")
+        answer(f"{indent}no clocks, no health, no processes: {state.absent.reason}")
         answer(f"{indent}to mend: {state.absent.mend}")
     if state.reading is not None and state.limits is not None:
         reading, limits = state.reading, state.limits

@@ -163,7 +163,7 @@ def test_a_page_shows_the_maps_of_the_kernels_that_have_them() -> None:
     )
     check_page(page)
     assert page.count("Memory accesses of the launch") == 1
-    assert "This kernel's memory accesses were not traced: its source is a secret." in page
+    assert "memory accesses were not traced: its source is a secret." in page
 
 
 def tables() -> tuple[pa.Table, pa.Table]:

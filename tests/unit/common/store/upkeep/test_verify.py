@@ -266,7 +266,7 @@ def test_broken_chains_are_found(tmp_path):
     name = manifest_name(3)
     whole = (tmp_path / name).read_text()
     edit_manifest(tmp_path, 3, epoch=7)
-    assert f"{manifest_name(4)}: its epoch 1 is below 7" in the_problem(verify(tmp_path))
+    assert f"{manifest_name(4)}: its epoch 1 is below epoch 7" in the_problem(verify(tmp_path))
     (tmp_path / name).write_text(whole.replace('"version": 3', '"version": 5'))
     assert "says that it is version 5" in the_problem(verify(tmp_path))
     (tmp_path / name).write_text(whole)
