@@ -199,8 +199,9 @@ def _refuse_many_hosts(pool: ActorPool, ledger: str) -> None:
     hosts = sorted({slot.host for slot in pool.slots} | {socket.gethostname()})
     if ledger == SQLITE and len(hosts) > 1:
         raise ManyHostsError(
-            f"--ledger sqlite is a file and serves one host, but this cluster has {len(hosts)} hosts "
-            f"({', '.join(hosts[:5])}): start a Redis server and use --ledger redis://HOST:PORT"
+            f"--ledger sqlite is a file and serves one host, but this cluster has {len(hosts)} "
+            f"hosts ({', '.join(hosts[:5])}): start a Redis server and use "
+            "--ledger redis://HOST:PORT"
         )
 
 

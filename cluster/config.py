@@ -18,7 +18,7 @@ class NodePool(Node):
     )
     device: str | None = Field(
         None,
-        description="The device on these nodes, as --device takes it. Unset: the value of --device.",
+        description="The device on these nodes, as --device takes it; unset: that of --device.",
     )
 
 
@@ -80,7 +80,8 @@ class ClusterConfig(Node):
         1800.0,
         ge=0,
         le=604_800,
-        description="Give up a slot drained for drift when its sentinel kernel was too slow this long.",
+        description="Give up a slot drained for drift when its sentinel kernel was too slow for this "
+        "long.",
     )
     drain_faulty_tasks: int = Field(
         20,

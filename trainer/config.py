@@ -207,8 +207,8 @@ class FeatureEnsembleConfig(Node):
         default=50,
         ge=1,
         le=1_000_000,
-        description="Minimum number of kernels with counted work for networks and trees of their "
-        "own for launches with counted work.",
+        description="If at least this many kernels have counted work, launches with counted work "
+        "get their own networks and trees.",
     )
     base: str = Field(
         default="",

@@ -94,7 +94,7 @@ class TimingConfig(Node):
         2,
         ge=1,
         le=100,
-        description="Launches before the first warm reading; `first_ns` is the time of the first one.",
+        description="Launches before the first warm reading; the first one gives `first_ns`.",
     )
     min_readings: int = Field(
         5, ge=1, le=1000, description="Minimum number of warm readings of a launch of up to 5 ms."
@@ -155,7 +155,7 @@ class LimitsConfig(Node):
         60.0,
         gt=0,
         le=3600,
-        description="Kill an analysis child after this long; the kernel is then planned by `simple`.",
+        description="Kill an analysis child after this long; its kernel is planned by `simple`.",
     )
     analysis_device: Literal["auto", "same"] = Field(
         "auto",

@@ -219,8 +219,8 @@ class ActorPool:
                 record.is_overdue = True
                 self._say(
                     f"{record.slot.name}: waiting for {waited_s:.0f} s: {record.why}; `ray list "
-                    "actors` shows which actors hold resources; the slot joins as soon as Ray starts "
-                    "its actor"
+                    "actors` shows which actors hold resources; the slot joins as soon as Ray "
+                    "starts its actor"
                 )
 
     def _end(self, record: SlotRecord, state: SlotState, why: str) -> None:

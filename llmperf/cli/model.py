@@ -241,7 +241,7 @@ def predict(
         typer.Option(
             "--configs",
             metavar="FILE",
-            help="Predict all launches of a file: JSON lines, JSON array, CSV, Parquet, or - (stdin).",
+            help="Predict all launches of a file: JSON lines or array, CSV, Parquet; or - (stdin).",
         ),
     ] = None,
     out: Annotated[

@@ -30,8 +30,8 @@ def status(
         typer.Option(
             "--ledger",
             metavar="URL",
-            help="The Redis URL that `llmperf collect` was given. Without DIR: show all runs of that "
-            "server; with DIR: show the run in DIR.",
+            help="The Redis URL that `llmperf collect` was given. Without DIR: show all runs of "
+            "that server; with DIR: show the run in DIR.",
         ),
     ] = None,
     ledger_file: LedgerFile = None,

@@ -47,7 +47,8 @@ STATIC_FEATURES: dict[str, str] = {
     # How neighbouring work-items (dimension 0) access global and constant memory.
     "unit_stride_accesses": "Neighbouring work-items touch neighbouring elements.",
     "broadcast_accesses": "Neighbouring work-items touch the same element.",
-    "strided_accesses": "Neighbouring work-items touch elements at a fixed distance of more than one.",
+    "strided_accesses": "Neighbouring work-items touch elements at a fixed distance of "
+    "more than one.",
     "indirect_accesses": "The address depends on data that was loaded: a[b[i]].",
     "irregular_accesses": "Any other address.",
     # Control.

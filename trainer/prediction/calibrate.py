@@ -231,7 +231,8 @@ def _why_none(run: LoadedRun, data: TrainingData, rows: npt.NDArray[np.bool_]) -
     if not classes & set(run.devices):
         return (
             f"--data: the rows are of {', '.join(sorted(classes))}; the model was trained on "
-            f"{', '.join(sorted(run.devices))}: measure on a device that it knows"
+            f"{', '.join(sorted(run.devices))}: measure on a device "
+            "class that the model knows"
         )
     return (
         "--data: every ok row times several launches in one reading, so no time of a single launch "

@@ -63,7 +63,8 @@ def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str
     keys = sorted({_key(one) for view in views for one in view.maps if one.cells})
     if not keys:
         return paragraph(
-            "The traced work-items of the kernel's middle launch access no global or constant memory within its buffers."
+            "The traced work-items of the kernel's middle launch access no global or constant "
+            "memory within its buffers."
         )
     shown = keys[:_MOST_ROWS]
     # Groups side by side share columns, so that their counts are larger: each view has shades of its own.

@@ -178,8 +178,8 @@ class _Claim:
         if silent_s > _RENEWED_SHARE * self._timing.stale_s:
             raise StoreError(
                 f"the lock {self._store.describe(self._lock)} could not be renewed for "
-                f"{silent_s:.0f} s, so another process may hold it now. Nothing more is removed: run "
-                "the same command again"
+                f"{silent_s:.0f} s, so another process may hold it now. Nothing more is removed: "
+                "run the same command again"
             )
 
     def _place(self) -> None:
