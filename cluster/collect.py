@@ -120,7 +120,10 @@ def collect_on_cluster(
     def refused(slot: ActorSlot) -> str | None:
         if ledger != SQLITE or not hosts or slot.host in hosts:
             return None
-        return "it is on another host; --ledger sqlite serves one: use --ledger redis://HOST:PORT"
+        return (
+            "it is on another host, and --ledger sqlite serves one host: use "
+            "--ledger redis://HOST:PORT"
+        )
 
     pool = ActorPool(
         runtime,
@@ -197,7 +200,8 @@ def _refuse_many_hosts(pool: ActorPool, ledger: str) -> None:
     if ledger == SQLITE and len(hosts) > 1:
         raise ManyHostsError(
             f"--ledger sqlite is a file and serves one host, but this cluster has {len(hosts)} "
-            f"({', '.join(hosts[:5])}): start a Redis server and use --ledger redis://HOST:PORT"
+            f"hosts ({', '.join(hosts[:5])}): start a Redis server and use "
+            "--ledger redis://HOST:PORT"
         )
 
 
@@ -209,7 +213,7 @@ def _wanted(devices: tuple[Device, ...], config: ClusterCollectConfig) -> tuple[
     if missing:
         raise NoSlotsError(
             f"cluster.device_classes asks for {', '.join(missing)}, but the cluster has "
-            f"{', '.join(sorted(found))}: start a node that has it, or leave it out"
+            f"{', '.join(sorted(found))}: start such a node, or leave this class out"
         )
     return tuple(one for one in devices if classes is None or one.device_class in classes)
 
@@ -226,7 +230,7 @@ def _tell_shared(pool: ActorPool, say: Callable[[str], None]) -> None:
     )
     for (_, _, name), num in used.items():
         if num > 1:
-            say(f"{num} actors time on one {name} at once: they disturb each other's times")
+            say(f"{num} actors measure on one {name} at once, so they disturb each other's times")
 
 
 def _watch(
@@ -290,7 +294,7 @@ def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> 
         [
             f"{plan.num_tasks - num_done:,} of {plan.num_tasks:,} tasks are left and no actor can "
             "take them; all finished tasks are saved. Mend the causes and run the same command "
-            "again, it resumes:",
+            "again, which resumes:",
             *lines,
         ]
     )

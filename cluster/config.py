@@ -17,7 +17,8 @@ class NodePool(Node):
         "value or one of Ray's selectors: `!A`, `in(A,B)`, `!in(A,B)`.",
     )
     device: str | None = Field(
-        None, description="The device on these nodes, as --device takes it; unset: --device's."
+        None,
+        description="The device on these nodes, as --device takes it; unset: that of --device.",
     )
 
 
@@ -27,7 +28,7 @@ class ClusterConfig(Node):
     pools: tuple[NodePool, ...] = Field(
         (NodePool(),),
         min_length=1,
-        description="Groups of nodes; a node belongs to the first whose labels it has.",
+        description="Groups of nodes; a node belongs to the first group whose labels it has.",
     )
     device_classes: tuple[str, ...] | None = Field(
         None,
@@ -79,7 +80,8 @@ class ClusterConfig(Node):
         1800.0,
         ge=0,
         le=604_800,
-        description="Give that slot up when its sentinel kernel was too slow for so many seconds.",
+        description="Give up a slot drained for drift when its sentinel kernel was too slow for this "
+        "long.",
     )
     drain_faulty_tasks: int = Field(
         20,

@@ -57,7 +57,7 @@ def traced_accesses(
     if set(names) - {one[key] for one in rows for key in ("kernel_id", "name")}:
         return {}
     for row in rows:
-        launch = _launch_of(row, samples) if step is CpuStep.AUTO else "it was switched off"
+        launch = _launch_of(row, samples) if step is CpuStep.AUTO else "tracing was switched off"
         if isinstance(launch, str):
             found[row["kernel_id"]] = launch
         else:
@@ -105,13 +105,15 @@ def _launch_of(row: Mapping[str, Any], samples: pa.Table) -> tuple[Kernel, Launc
     )
     timed = [one for one in own.to_pylist() if one["global_size"]]
     if not timed:
-        return "no launch of it was timed"
+        return "no launch of this kernel was timed"
     timed.sort(key=lambda one: math.prod(one["global_size"]))
     try:
         config = launch_from_row(timed[len(timed) // 2])
     except (TypeError, ValueError) as error:
-        return f"its launch cannot be read: {error}"
-    return (kernel, config) if _fits(kernel, config) else "its launch does not fit its arguments"
+        return f"the launch's row cannot be read: {error}"
+    if not _fits(kernel, config):
+        return "the launch does not fit the kernel's arguments"
+    return kernel, config
 
 
 def _fits(kernel: Kernel, config: LaunchConfig) -> bool:
@@ -129,14 +131,15 @@ def _fits(kernel: Kernel, config: LaunchConfig) -> bool:
 
 def _kernel_of(row: Mapping[str, Any]) -> Kernel | str:
     if row.get("source") is None:
-        return "the dataset does not hold its source"
+        return "the dataset does not hold the kernel's source"
     try:
         arguments = arguments_from_rows(row.get("args") or ())
     except (TypeError, ValueError) as error:
-        return f"its arguments cannot be read: {error}"
+        return f"the kernel's arguments cannot be read: {error}"
     if arguments is None or row.get("dims") is None:
         return (
-            "an earlier version of LLMPerf has collected the dataset, which said less of arguments"
+            "an earlier version of LLMPerf collected the dataset and stored too little about the "
+            "kernel's arguments"
         )
     local_size = row.get("required_local_size")
     signature = Signature(

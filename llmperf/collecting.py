@@ -269,7 +269,7 @@ def check_memory_limit() -> None:
             f"address space is limited to {limit // 2**20:,} MiB here (`ulimit -v`), "
             "and collecting needs about 1 GiB"
         )
-        raise CommandError(Exit.BAD_INPUT, f"{what}: raise that limit, or run without it")
+        raise CommandError(Exit.BAD_INPUT, f"{what}: raise or remove that limit")
 
 
 def _sources(corpus: SourcePath | Sequence[SourcePath]) -> list[Path]:
@@ -337,7 +337,7 @@ def _checked_selector(device: str) -> str:
     if not device.startswith("replay:"):
         what = (
             f"--device {device!r} with --cluster: Ray chooses the GPU; "
-            "say auto, cuda, cpu, pocl or replay:FILE"
+            "use auto, cuda, cpu, pocl or replay:FILE"
         )
         raise CommandError(Exit.USAGE, what)
     device_ref(device)

@@ -62,7 +62,7 @@ def _environment_message(error: BaseException) -> str | None:
     """Return the message for an error of the machine (full disk, no memory); None for others."""
     if isinstance(error, MemoryError) or _is_of_thread_start(error):
         limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-        mend = "raise `ulimit -v`" if limited else "free some, or use a larger machine"
+        mend = "raise `ulimit -v`" if limited else "free some memory, or use a larger machine"
         return (
             f"not enough memory ({str(error) or 'none was granted'}): nothing committed is lost; {mend} "
             "and run the same command again"

@@ -70,8 +70,8 @@ def copy_kernels(out: Path) -> int:
     if taken:
         shown = ", ".join(taken[:_SHOWN]) + (", …" if len(taken) > _SHOWN else "")
         raise OutputTaken(
-            f"--copy {out}: {shown} there is not the file of llmperf: name another folder, "
-            "or remove it first"
+            f"--copy {out} holds other files under the names {shown}: name another folder, or "
+            "remove these files first"
         )
     out.mkdir(parents=True, exist_ok=True)
     for source in (one for one in sources if not (out / one.name).exists()):

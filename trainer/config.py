@@ -80,7 +80,10 @@ class GbdtConfig(Node):
     """Gradient-boosted trees (LightGBM) on log2(ns)."""
 
     num_rounds: int = Field(
-        default=1500, ge=1, le=100_000, description="Most trees; early stopping takes fewer."
+        default=1500,
+        ge=1,
+        le=100_000,
+        description="Maximum number of trees; early stopping takes fewer.",
     )
     early_stopping_rounds: int = Field(
         default=60,
@@ -90,10 +93,10 @@ class GbdtConfig(Node):
     )
     learning_rate: float = Field(default=0.05, gt=0, le=1, description="Shrinkage of each tree.")
     num_leaves: int = Field(
-        default=31, ge=2, le=4096, description="Most leaves of a tree, unless tuned."
+        default=31, ge=2, le=4096, description="Maximum number of leaves of a tree, unless tuned."
     )
     min_rows_in_leaf: int = Field(
-        default=10, ge=1, le=100_000, description="Fewest rows of a leaf, unless tuned."
+        default=10, ge=1, le=100_000, description="Minimum number of rows of a leaf, unless tuned."
     )
     feature_share: float = Field(
         default=0.6, gt=0, le=1, description="Share of the features each tree may use."
@@ -110,14 +113,14 @@ class GbdtConfig(Node):
         default=10,
         ge=4,
         le=1_000_000,
-        description="Fewest train families for tuning; with fewer, nothing is tuned.",
+        description="Minimum number of train families for tuning; with fewer, nothing is tuned.",
     )
     tune_folds: int = Field(default=3, ge=2, le=20, description="Folds of the cross-validation.")
     tune_rows: int = Field(
         default=60_000,
         ge=100,
         le=100_000_000,
-        description="Most rows used for tuning (whole families, seeded).",
+        description="Maximum number of rows used for tuning (whole families, seeded).",
     )
 
 
@@ -130,16 +133,23 @@ class FeatureNetworkConfig(Node):
     width: int = Field(default=256, ge=8, le=4096, description="Units of a layer.")
     blocks: int = Field(default=2, ge=1, le=32, description="Residual blocks.")
     terms: int = Field(
-        default=4, ge=1, le=64, description="Summands of the time: floor, memory, arithmetic, ..."
+        default=4,
+        ge=1,
+        le=64,
+        description="Number of summands of the predicted time, such as floor, memory, arithmetic.",
     )
-    steps: int = Field(default=3000, ge=1, le=10_000_000, description="Steps of each network.")
+    steps: int = Field(
+        default=3000, ge=1, le=10_000_000, description="Training steps of each network."
+    )
     kernels_per_step: int = Field(
         default=256, ge=1, le=65_536, description="Kernels drawn for a step."
     )
     configs_per_kernel: int = Field(
-        default=2, ge=1, le=1024, description="Launch configs drawn of each drawn kernel."
+        default=2, ge=1, le=1024, description="Launch configs drawn from each drawn kernel."
     )
-    learning_rate: float = Field(default=2e-3, gt=0, le=1, description="Highest rate (AdamW).")
+    learning_rate: float = Field(
+        default=2e-3, gt=0, le=1, description="Highest learning rate (AdamW)."
+    )
     weight_decay: float = Field(default=0.3, ge=0, le=10, description="Weight decay of AdamW.")
     dropout: float = Field(
         default=0.3, ge=0, lt=1, description="Share of a block's inner units dropped in a step."
@@ -151,11 +161,14 @@ class FeatureNetworkConfig(Node):
         description="Standard deviation of the noise added to the standardised features.",
     )
     log_share: float = Field(
-        default=0.05, ge=0, le=100, description="Weight of |log2 error|; the relative error has 1."
+        default=0.05,
+        ge=0,
+        le=100,
+        description="Weight of |log2 error|; the relative error has weight 1.",
     )
     bfloat16: bool = Field(
         default=False,
-        description="Multiply in bfloat16: twice as fast on some processors, with other weights.",
+        description="Multiply in bfloat16: twice as fast on some processors; gives other weights.",
     )
 
 
@@ -163,9 +176,11 @@ class FeatureEnsembleConfig(Node):
     """Networks (``feature_network``) and trees over the features; their answers are combined."""
 
     trees: int = Field(default=500, ge=1, le=100_000, description="Number of trees.")
-    num_leaves: int = Field(default=63, ge=2, le=4096, description="Most leaves of a tree.")
+    num_leaves: int = Field(
+        default=63, ge=2, le=4096, description="Maximum number of leaves of a tree."
+    )
     min_rows_in_leaf: int = Field(
-        default=30, ge=1, le=100_000, description="Fewest rows of a leaf."
+        default=30, ge=1, le=100_000, description="Minimum number of rows of a leaf."
     )
     learning_rate: float = Field(default=0.06, gt=0, le=1, description="Shrinkage of each tree.")
     feature_share: float = Field(
@@ -176,20 +191,24 @@ class FeatureEnsembleConfig(Node):
     )
     l2: float = Field(default=5.0, ge=0, le=1e6, description="L2 penalty on leaf values.")
     configs_per_kernel: int = Field(
-        default=20, ge=1, le=100_000, description="Most launch configs of a kernel for the trees."
+        default=20,
+        ge=1,
+        le=100_000,
+        description="Maximum number of launch configs of a kernel for the trees.",
     )
     caution: float = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="Where the trees predict less: 0 keeps the networks' answer, 1 the trees'.",
+        description="Where the trees predict a shorter time: 0 keeps the networks' answer, 1 takes "
+        "the trees' answer.",
     )
     min_counted_kernels: int = Field(
         default=50,
         ge=1,
         le=1_000_000,
-        description="Fewest kernels with counted work from which launches with counted work get "
-        "their own networks and trees.",
+        description="If at least this many kernels have counted work, launches with counted work "
+        "get their own networks and trees.",
     )
     base: str = Field(
         default="",
@@ -209,9 +228,10 @@ class LogLinearConfig(Node):
 class ConformalConfig(Node):
     """Intervals of predictions."""
 
-    level: float = Field(default=0.9, gt=0, lt=1, description="Wanted coverage.")
+    level: float = Field(default=0.9, gt=0, lt=1, description="Wanted coverage of the intervals.")
     by_regime: bool = Field(
-        default=True, description="Separate width for each regime that has enough families."
+        default=True,
+        description="Separate interval width for each regime that has enough families.",
     )
     cross_folds: int = Field(
         default=5,
@@ -232,7 +252,10 @@ class JudgeConfig(Node):
         description="Draws of families for the 95 % intervals; 0 leaves them out.",
     )
     min_configs: int = Field(
-        default=5, ge=2, le=10_000, description="Fewest rows of a kernel for a rank correlation."
+        default=5,
+        ge=2,
+        le=10_000,
+        description="Minimum number of rows of a kernel for a rank correlation.",
     )
 
 

@@ -18,7 +18,10 @@ class PromptConfig(Node):
         "numeric: one token per number.",
     )
     max_tokens: int = Field(
-        default=1024, ge=32, le=65_536, description="Most tokens of a prefix and one suffix."
+        default=1024,
+        ge=32,
+        le=65_536,
+        description="Maximum number of tokens of a prefix and one suffix.",
     )
     too_long: Literal["truncate", "drop"] = Field(
         default="truncate", description="Treatment of launches above max_tokens."
@@ -38,13 +41,19 @@ class PackingConfig(Node):
         description="Lengths of packs in tokens, ascending; each length is compiled once.",
     )
     configs_per_kernel: int = Field(
-        default=16, ge=1, le=1024, description="Most launch configs of a kernel in a pack."
+        default=16,
+        ge=1,
+        le=1024,
+        description="Maximum number of launch configs of a kernel in a pack.",
     )
     tokens_per_step: int = Field(
         default=16_384, ge=32, le=2**24, description="Tokens of a step, all processes together."
     )
     tokens_per_pass: int = Field(
-        default=16_384, ge=32, le=2**24, description="Most tokens of one forward pass of a process."
+        default=16_384,
+        ge=32,
+        le=2**24,
+        description="Maximum number of tokens of one forward pass of a process.",
     )
 
     @model_validator(mode="after")
@@ -83,11 +92,13 @@ class RegressorConfig(Node):
         default=True, description="Join the launch features to the model's state before the head."
     )
     head: Literal["linear", "softplus"] = Field(
-        default="linear", description="Form of the head; softplus, on log2(us), is the paper's."
+        default="linear",
+        description="Form of the head. The paper uses softplus, on log2(us).",
     )
     head_width: int = Field(default=256, ge=8, le=8192, description="Hidden width of the head.")
     offset: Literal["none", "roofline", "gbdt"] = Field(
-        default="none", description="Prediction that the model corrects; none: the whole time."
+        default="none",
+        description="Prediction that the model corrects; none: it predicts the whole time.",
     )
 
     @model_validator(mode="after")
@@ -108,20 +119,26 @@ class OptimiserConfig(Node):
     )
     learning_rate: float = Field(default=3e-4, gt=0, le=1, description="Highest learning rate.")
     backbone_learning_rate: float = Field(
-        default=0.0, ge=0, le=1, description="Rate of the backbone; 0 takes learning_rate."
+        default=0.0, ge=0, le=1, description="Learning rate of the backbone; 0 takes learning_rate."
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="cosine", description="Fall of the rate from warm-up to final_share."
+        default="cosine", description="How the learning rate falls from warm-up to final_share."
     )
     final_share: float = Field(
-        default=0.02, ge=0, le=1, description="Share of the highest rate at the end."
+        default=0.02, ge=0, le=1, description="Share of the highest learning rate at the end."
     )
     warmup_steps: int = Field(default=50, ge=0, le=10**7, description="Steps of linear warm-up.")
     max_steps: int = Field(default=1000, ge=1, le=10**9, description="Steps to fit.")
-    weight_decay: float = Field(default=0.05, ge=0, le=10, description="AdamW's, on matrices.")
+    weight_decay: float = Field(
+        default=0.05, ge=0, le=10, description="Weight decay of AdamW, on matrices."
+    )
     beta_2: float = Field(default=0.95, gt=0, lt=1, description="AdamW's beta 2.")
-    clip_norm: float = Field(default=1.0, ge=0, le=1e6, description="Most gradient norm; 0: any.")
-    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="Backbone's precision.")
+    clip_norm: float = Field(
+        default=1.0, ge=0, le=1e6, description="Maximum gradient norm; 0: no limit."
+    )
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="Precision of the backbone."
+    )
     zero_stage: Literal[1, 2, 3] = Field(default=1, description="DeepSpeed ZeRO stage.")
     evaluate_every_steps: int = Field(
         default=100, ge=1, le=10**7, description="Steps between validations."

@@ -38,8 +38,8 @@ class PlanConfig(Node):
         ge=0,
         le=1,
         description="Share of global sizes that keep the usual inputs: scalars by their role, "
-        "floats 1.0, no negative contents. The other sizes get the inputs with which virtual "
-        "launches see more work-items active. 1: all sizes keep the usual inputs.",
+        "floats 1.0, no negative contents. The other sizes get inputs that keep more "
+        "work-items active in virtual launches. 1: all sizes keep the usual inputs.",
     )
     sampler: Literal["stratified", "uniform"] = Field(
         "stratified",
@@ -55,7 +55,7 @@ class PlanConfig(Node):
         0.25,
         ge=0,
         le=1,
-        description="Probability that a config gets a sibling: same global, other local size.",
+        description="Probability that a config gets a sibling: same global size, other local size.",
     )
     idle_share: float = Field(
         0.15, ge=0, le=1, description="Share of configs with fewer work-groups than compute units."
@@ -68,16 +68,16 @@ class PlanConfig(Node):
         "configs have 20 or more.",
     )
     max_groups_per_unit: int = Field(
-        1000, ge=21, le=100_000, description="Most work-groups per compute unit of a launch."
+        1000, ge=21, le=100_000, description="Maximum number of work-groups per compute unit."
     )
     max_work_items: int = Field(
-        2**26, ge=1024, le=2**31, description="Most work-items of a launch."
+        2**26, ge=1024, le=2**31, description="Maximum number of work-items of a launch."
     )
     max_launch_bytes: int = Field(
         2**31,
         ge=2**20,
         le=2**40,
-        description="Most bytes that the buffers of a launch have together.",
+        description="Maximum number of bytes that the buffers of a launch have together.",
     )
 
     @pydantic.model_validator(mode="after")
@@ -94,12 +94,12 @@ class TimingConfig(Node):
         2,
         ge=1,
         le=100,
-        description="Untimed launches before the first warm reading; `first_ns` is the first one.",
+        description="Launches before the first warm reading; the first one gives `first_ns`.",
     )
     min_readings: int = Field(
-        5, ge=1, le=1000, description="Fewest warm readings of a launch of up to 5 ms."
+        5, ge=1, le=1000, description="Minimum number of warm readings of a launch of up to 5 ms."
     )
-    max_readings: int = Field(50, ge=1, le=10_000, description="Most warm readings.")
+    max_readings: int = Field(50, ge=1, le=10_000, description="Maximum number of warm readings.")
     relative_standard_error: float = Field(
         0.01, gt=0, le=1, description="Stop at this relative standard error of the mean."
     )
@@ -110,7 +110,10 @@ class TimingConfig(Node):
         250.0, gt=0, le=600_000, description="A longer launch gives an over_time_budget row."
     )
     cold_readings: int = Field(
-        3, ge=0, le=100, description="Readings that each follow a flush of the last-level cache."
+        3,
+        ge=0,
+        le=100,
+        description="Number of readings that each follow a flush of the last-level cache.",
     )
     batch_step_share: float = Field(
         0.02,
@@ -152,7 +155,7 @@ class LimitsConfig(Node):
         60.0,
         gt=0,
         le=3600,
-        description="Kill an analysis child after this long; the plan is then the simple one.",
+        description="Kill an analysis child after this long; its kernel is planned by `simple`.",
     )
     analysis_device: Literal["auto", "same"] = Field(
         "auto",
@@ -163,8 +166,8 @@ class LimitsConfig(Node):
         "auto",
         description="`auto`: do not launch configs on a GPU that would access memory outside their "
         "buffers and their padding, or outside their local memory. If all extents of a kernel are "
-        "validated, these tell which configs that are; otherwise its smaller configs of each input "
-        "strategy run on a CPU OpenCL device first. `off`: launch all configs.",
+        "validated, the extents show which configs would do so; otherwise the smaller configs of "
+        "each input strategy run on a CPU OpenCL device first. `off`: launch all configs.",
     )
     work: Literal["auto", "off"] = Field(
         "auto",
@@ -198,7 +201,7 @@ class LimitsConfig(Node):
         le=86_400,
         description="Begin no further config of a task after its configs have taken this long; "
         "those not reached become over_time_budget rows. A config counts at most four times its "
-        "launch time plus 0.05 s, as the host causes longer delays. Unset: no limit.",
+        "launch time plus 0.05 s, because the host causes longer delays. Unset: no limit.",
     )
     deaths_to_quarantine: int = Field(
         2, ge=1, le=10, description="Quarantine a kernel after this many deaths of run children."

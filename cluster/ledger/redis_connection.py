@@ -109,7 +109,7 @@ def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
     except redis.RedisError as error:
         ours = as_ours(error, client)
         if client is not None and repeats_password(error, client):
-            raise ours or type(error)("the message contains our password: left out") from None
+            raise ours or type(error)("its message contains the password and is left out") from None
         if ours is None:
             raise
         raise ours from error

@@ -51,8 +51,8 @@ _REMEDIES = {
     "NOAUTH": _SIGN_IN,
     "WRONGPASS": _SIGN_IN,
     "DENIED": "set a password on the server, or let it accept this network",
-    "WRONGTYPE": "another program has written to our keys, llmperf:*; name another database of the "
-    "server, redis://…/1",
+    "WRONGTYPE": "another program has written to LLMPerf's keys, llmperf:*; name another database "
+    "of the server, redis://…/1",
     "MOVED": _NO_CLUSTER,
     "ASK": _NO_CLUSTER,
     "CROSSSLOT": _NO_CLUSTER,

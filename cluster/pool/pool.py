@@ -189,9 +189,9 @@ class ActorPool:
                 continue
             silent_s = now_s - record.heard_s
             if self._is_dropping and now_s - (self._stopped_s or now_s) > _STOP_PATIENCE_S:
-                self._end(record, SlotState.DONE, "it did not stop in time")
+                self._end(record, SlotState.DONE, "its actor did not stop in time")
             elif silent_s > _SILENCE_LIMIT_S:
-                self._died(record, f"it has sent no report for {silent_s:.0f} s", now_s)
+                self._died(record, f"its actor has sent no report for {silent_s:.0f} s", now_s)
 
     def _judge_the_unheard(self, now_s: float) -> None:
         """Report slots that wait long for Ray; give them up once no other slot works or will.
@@ -219,7 +219,8 @@ class ActorPool:
                 record.is_overdue = True
                 self._say(
                     f"{record.slot.name}: waiting for {waited_s:.0f} s: {record.why}; `ray list "
-                    "actors` shows who uses it; the slot joins as soon as Ray starts its actor"
+                    "actors` shows which actors hold resources; the slot joins as soon as Ray "
+                    "starts its actor"
                 )
 
     def _end(self, record: SlotRecord, state: SlotState, why: str) -> None:
@@ -289,7 +290,7 @@ class ActorPool:
             return
         record.actor, record.start_at_s = None, now_s + pause_s
         why = (
-            f"{told.drained}; no other slot of its device class collects, it is retried in "
+            f"{told.drained}; no other slot of its device class collects, so it is retried in "
             f"{pause_s:g} s"
         )
         self._note_state(record, SlotState.PAUSED, why)
@@ -308,7 +309,7 @@ class ActorPool:
             record.failing, record.failing_since_s, record.pause_s = told.kind, now_s, 0.0
         if now_s - record.failing_since_s < patience_s:
             if record.pause_s == 0.0 and told.kind is FailureKind.STORE:
-                self._say(f"{record.slot.name}: it is tried again: {told.detail}")
+                self._say(f"{record.slot.name}: this slot is tried again: {told.detail}")
             record.pause_s = min(_LONGEST_PAUSE_S, 1.5 * record.pause_s or 2.0)
             record.state, record.why, record.actor = SlotState.WAITING, told.detail, None
             record.start_at_s = now_s + record.pause_s

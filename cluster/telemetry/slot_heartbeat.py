@@ -119,7 +119,7 @@ class SlotHeartbeat:
                 if ledger is not None and self._document:
                     ledger.report(self._worker_id, json.dumps(self._document, ensure_ascii=False))
             except Exception as error:  # noqa: BLE001  (nothing depends on a heartbeat)
-                _logger.info("no heartbeat in the ledger: %s", error)
+                _logger.info("cannot write a heartbeat into the ledger: %s", error)
                 ledger = None
         if ledger is not None:
             ledger.close()

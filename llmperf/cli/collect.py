@@ -38,7 +38,7 @@ def collect(
         typer.Option(
             "--device",
             metavar="NAME",
-            help="auto, pocl, cpu, cuda[:N] or replay:FILE; with --cluster not :N.",
+            help="auto, pocl, cpu, cuda[:N] or replay:FILE. With --cluster, write cuda without :N.",
         ),
     ] = "auto",
     samples_per_kernel: Annotated[
@@ -46,7 +46,7 @@ def collect(
         typer.Option(
             "--samples-per-kernel",
             metavar="N",
-            help="Launch configs per kernel, all strategies together (68 unless a preset sets it).",
+            help="Launch configs per kernel, over all strategies (68 unless a preset sets it).",
         ),
     ] = None,
     strategy: Annotated[
@@ -100,7 +100,7 @@ def collect(
         typer.Option(
             "--cluster",
             help="Collect on every GPU of this Ray job's cluster, or of the cluster at "
-            "RAY_ADDRESS; without either a local Ray is started.",
+            "RAY_ADDRESS. If there is neither, a local Ray is started.",
         ),
     ] = False,
     ledger: Annotated[

@@ -62,7 +62,8 @@ def build(
         bool,
         typer.Option(
             "--analyse",
-            help="Also analyse each kernel's memory accesses, so that collect need not do it.",
+            help="Also analyse each kernel's memory accesses, so that `llmperf collect` can skip "
+            "the analysis.",
         ),
     ] = False,
     device: Annotated[

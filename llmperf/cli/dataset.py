@@ -111,8 +111,8 @@ def card(directory: _Directory) -> None:
     left = write_card(dataset.fs, dataset)
     if left:
         what = (
-            f"{directory}: {' and '.join(left)} not written by llmperf, so left as it is: "
-            "move it away and run this again"
+            f"{directory}: llmperf did not write {' and '.join(left)}, so it did not replace "
+            "this content: move it to another place and run this command again"
         )
         raise CommandError(Exit.USAGE, what)
     say(f"{directory.rstrip('/')}/README.md and croissant.json written")
@@ -162,12 +162,17 @@ def compact_(
     directory: _Directory,
     target_rows: Annotated[
         int,
-        typer.Option("--target-rows", metavar="N", min=1, help="Most sample rows per shard."),
+        typer.Option(
+            "--target-rows", metavar="N", min=1, help="Maximum number of sample rows per shard."
+        ),
     ] = 200_000,
     target_mib: Annotated[
         int,
         typer.Option(
-            "--target-mib", metavar="N", min=1, help="Most MiB per pair of shards, as stored."
+            "--target-mib",
+            metavar="N",
+            min=1,
+            help="Maximum size of a pair of shards in MiB, as stored.",
         ),
     ] = 64,
     as_json: _Json = False,
@@ -186,8 +191,8 @@ def compact_(
         return
     say(
         f"{directory}: {report.num_pairs_before:,} pairs of shards are now {report.num_pairs:,} "
-        f"(version {report.version}); removed {len(report.removed):,} files, "
-        f"{len(report.waiting):,} replaced ones stay for their readers"
+        f"(version {report.version}); removed {len(report.removed):,} files; "
+        f"{len(report.waiting):,} replaced files stay for readers that still use them"
     )
 
 

@@ -132,7 +132,10 @@ def _tell(
     if work:
         answer(f"  counted on  --device {work.selector:<8} {work.name}")
     else:
-        answer("  NOT counted: no CPU OpenCL device is usable; collect works and leaves them empty")
+        answer(
+            "  NOT counted: no CPU OpenCL device is usable; `llmperf collect` leaves these columns "
+            "empty"
+        )
 
 
 def _tell_state(state: GpuState) -> None:
@@ -158,7 +161,7 @@ def _tell_state(state: GpuState) -> None:
         )
         answer(f"{indent}computing on it: pid {one.pid}{used}")
     if state.processes == ():
-        answer(f"{indent}no process computes on it")
+        answer(f"{indent}no process computes on this device")
     if state.owner is not None:
         answer(f"{indent}owned by {state.owner.describe()}")
 

@@ -87,22 +87,31 @@ def _content(file: Path) -> str:
             file, f"{error.strerror}: name a file that holds one line, the value of --ledger"
         ) from None
     except UnicodeDecodeError:
-        raise _refused(file, "it is not UTF-8: write one line, the value of --ledger") from None
+        raise _refused(
+            file, "the file is not UTF-8 text: it must hold one line, the value of --ledger"
+        ) from None
     lines = text.split()
     if len(lines) != 1:
-        raise _refused(file, f"it has {len(lines)} words: write one, the value of --ledger")
+        raise _refused(
+            file, f"the file has {len(lines)} words: it must hold one, the value of --ledger"
+        )
     return lines[0]
 
 
 def _check_file(file: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _refused(file, "it is not a regular file")
+        raise _refused(
+            file, "not a regular file: name a file that holds one line, the value of --ledger"
+        )
     if found.st_mode & _FOREIGN_BITS:
         mode = stat.S_IMODE(found.st_mode)
-        raise _refused(file, f"other users may open it (mode {mode:04o}): chmod 600 {file}")
+        raise _refused(
+            file, f"other users may open the file (mode {mode:04o}): run chmod 600 {file}"
+        )
     if found.st_size > _FILE_BYTES:
         raise _refused(
-            file, f"it has {found.st_size:,} bytes: write one line, the value of --ledger"
+            file,
+            f"the file has {found.st_size:,} bytes: it must hold one line, the value of --ledger",
         )
 
 

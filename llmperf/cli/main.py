@@ -16,7 +16,7 @@ from llmperf.exits import leave, run_guarded, show_bug
 app = typer.Typer(
     name="llmperf",
     cls=Group,
-    help="Predict the run time of a GPU kernel from its source, and collect the data for that.",
+    help="Predict the run time of a GPU kernel from its source, and collect training data.",
     no_args_is_help=True,
     rich_markup_mode=None,  # rich would cut --samples-per-kernel on 80 columns, and take 0.1 s
     pretty_exceptions_enable=False,
@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 app.command(
-    "doctor", cls=Command, short_help="List usable devices, and how to make others usable."
+    "doctor", cls=Command, short_help="List usable devices, and say how to make others usable."
 )(doctor.doctor)
 app.command(
     "kernels", cls=Command, short_help="List the kernels that come with llmperf, or copy them."

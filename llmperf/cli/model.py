@@ -147,7 +147,8 @@ def evaluate(
     allow_seen: Annotated[
         bool,
         typer.Option(
-            "--allow-seen", help="Also score families seen in training; the table says so."
+            "--allow-seen",
+            help="Also score families that the model was trained on; the table then says so.",
         ),
     ] = False,
     as_json: _Json = False,
@@ -240,7 +241,7 @@ def predict(
         typer.Option(
             "--configs",
             metavar="FILE",
-            help="Predict all launches of a file: JSON lines, JSON array, CSV, Parquet; -: stdin.",
+            help="Predict all launches of a file: JSON lines or array, CSV, Parquet; or - (stdin).",
         ),
     ] = None,
     out: Annotated[
@@ -285,7 +286,7 @@ def predict(
         typer.Option(
             "--measured",
             metavar="DIR",
-            help="A dataset with a few launches of this kernel: they correct this prediction.",
+            help="A dataset with a few launches of this kernel, which correct the prediction.",
         ),
     ] = None,
     work: Annotated[

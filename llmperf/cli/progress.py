@@ -96,7 +96,7 @@ def interrupts_to(control: Control) -> Iterator[None]:
             raise KeyboardInterrupt  # no task has begun: parsing, probing, opening the device
         control.interrupt()
         if control.num_interrupts == 1:
-            say("stopping after the current task; Ctrl-C again drops it")
+            say("stopping after the current task; press Ctrl-C again to drop that task")
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

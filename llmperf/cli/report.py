@@ -67,7 +67,8 @@ def report(
         typer.Option(
             "--kernels",
             metavar="N|all",
-            help="Most kernels that get a section of their own (default: 300, or 4 MB).",
+            help="Maximum number of kernels that get a section of their own (default: 300, or "
+            "fewer if their sections exceed 4 MB).",
         ),
     ] = None,
     accesses: Annotated[
@@ -135,7 +136,7 @@ def write_page(
     if scored is not None and out.resolve().is_relative_to(scored.resolve()):
         raise CommandError(
             Exit.USAGE,
-            f"--out {out}: lies in the evaluation {scored}, a folder that `llmperf evaluate` "
+            f"--out {out} lies in the evaluation {scored}, a folder that `llmperf evaluate` "
             "replaces as a whole: name a file elsewhere",
         )
     dataset = None if is_evaluation else _dataset_view(directory)

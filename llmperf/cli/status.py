@@ -30,8 +30,8 @@ def status(
         typer.Option(
             "--ledger",
             metavar="URL",
-            help="The Redis URL that collect was given. Alone: show all runs of that server; with "
-            "DIR: the ledger of that run.",
+            help="The Redis URL that `llmperf collect` was given. Without DIR: show all runs of "
+            "that server; with DIR: show the run in DIR.",
         ),
     ] = None,
     ledger_file: LedgerFile = None,
@@ -86,7 +86,8 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
     run = read_run(fs)
     if run is None:
         raise StoreError(
-            f"{directory} is not a dataset (it has no run.json): name the --out folder of a collect"
+            f"{directory} is not a dataset (it has no run.json): name the folder that "
+            "`llmperf collect --out` wrote"
         )
     manifest = latest_manifest(fs)
     statuses = open_dataset(fs).status_counts() if manifest else {OK_STATUS: 0}

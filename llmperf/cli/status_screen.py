@@ -78,7 +78,8 @@ def _how(state: Mapping[str, Any]) -> str:
         return "paused, see below"
     if state["ledger"] not in (None, "sqlite") and state["tasks_leased"] is None:
         return (
-            "no ledger: its server was wiped or restarted; a collector will rebuild it from shards"
+            "no ledger: the Redis server was wiped or restarted; a collector will rebuild the "
+            "ledger from the shards"
         )
     return "not running"
 

@@ -95,9 +95,9 @@ class KernelChoice:
     Args:
         names: Names or ids of kernels: only these get a section, without limits. Empty: the
             limits apply.
-        limit: Most kernels with a section; None: all.
-        limit_bytes: Most bytes of all sections together (the first kernel is always shown); None:
-            no limit.
+        limit: Maximum number of kernels with a section; None: all.
+        limit_bytes: Maximum number of bytes of all sections together (the first kernel is always
+            shown); None: no limit.
     """
 
     names: tuple[str, ...] = ()

@@ -127,5 +127,5 @@ def _known(analysis: Analysis, said: str) -> Known:
         if len(why) > _MOST_CHARACTERS:  # keep both ends: a traceback or a compiler's stderr
             half = _MOST_CHARACTERS // 2
             why = f"{why[:half]} … {why[-half:]}"
-        return Known(analysis=analysis, said=f"its memory analysis failed: {why}")
+        return Known(analysis=analysis, said=f"the kernel's memory analysis failed: {why}")
     return Known(analysis=analysis, said=said)

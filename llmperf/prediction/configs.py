@@ -249,14 +249,15 @@ def _check_columns(names: list[str], where: str) -> None:
     missing = [name for name in _NEEDED if name not in names]
     if missing:
         raise BadInput(
-            f"{where}: no column {missing[0]}; the columns are "
-            f"{_shown(', '.join(names)) or 'none'}: name them global_size, local_size, optionally "
-            f"id, and one column for each argument of the kernel; {_MORE}"
+            f"{where}: no column {missing[0]}; its columns are "
+            f"{_shown(', '.join(names)) or 'none'}. A file of launches needs the columns "
+            "global_size and local_size. It may have a column id and one column for each argument "
+            f"of the kernel; {_MORE}"
         )
     twice = {name for name in names if names.count(name) > 1}
     twice |= {name for name in names if f"{_ARGUMENT_PREFIX}{name}" in names and name not in _KEYS}
     if twice:
-        raise BadInput(f"{where}: column {min(twice)!r} is there twice: keep one of them")
+        raise BadInput(f"{where}: column {min(twice)!r} appears twice: keep one of the two")
 
 
 def _from_columns(row: Mapping[str, Any], where: str) -> dict[str, Any]:

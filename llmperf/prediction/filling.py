@@ -77,7 +77,7 @@ class PlannedFiller:
         why = f": {self.known.said}" if self.known.said else ""
         return (
             "missing buffers are as large as the NDRange, because the kernel's memory accesses are "
-            f"not known{why}; give their elements with --arg"
+            f"not known{why}; give their numbers of elements with --arg"
         )
 
     def _rule_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
@@ -109,11 +109,11 @@ class PlannedFiller:
             return "chosen so that more work-items do work"
         axis = guarded_axis(argument, global_size)
         if axis is not None:
-            return f"the global size of dimension {axis}: the kernel compares it with that id"
+            return f"the global size of dimension {axis}, with whose id the kernel compares it"
         if is_row_length(argument, global_size):
             return "the length of a row: the global size of dimension 0"
         if argument.size_role is SizeRole.LANES:
-            return f"it divides a work-group: {MOST_LANES}"
+            return f"{MOST_LANES}, because it divides a work-group into parts"
         return "the global size, limited because it may be the length of a loop"
 
     def _is_chosen(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> bool:
@@ -147,7 +147,7 @@ class PlannedFiller:
             if reach > (one.elements or 0):
                 found.append(
                     f"buffer {declared[one.position].name!r} has {one.elements} elements, "
-                    f"the launch accesses {reach}"
+                    f"but the launch accesses {reach}"
                 )
         return found
 

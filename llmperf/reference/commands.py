@@ -18,8 +18,9 @@ from llmperf.reference.markdown import table
 
 EXIT_MEANINGS: dict[Exit, str] = {
     Exit.DONE: "Done. Failed rows do not change this code.",
-    Exit.USAGE: "Usage: a wrong option or config key, a combination that this release lacks, a "
-    "missing extra, a folder of another run, or an `--out` that the command did not write.",
+    Exit.USAGE: "Usage: a wrong option or config key, a combination that this release does not "
+    "support, a missing extra, a folder of another run, or an `--out` that the command "
+    "did not write.",
     Exit.BAD_INPUT: "Bad input: a corpus, dataset, run or kernel cannot be used; or `dataset "
     "verify` found a problem.",
     Exit.NO_DEVICE: "No device is usable, or the device can no longer be opened.",

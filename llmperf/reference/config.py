@@ -93,8 +93,8 @@ def example_of_cluster() -> Iterator[str]:
     """Yield the lines of the ``[cluster]`` section of an example file."""
     yield from (
         "",
-        "# Only with `--cluster`: without it the section is refused, so its head is a comment, "
-        "too.",
+        "# Only with `--cluster`: without that option the section is refused, so its header is "
+        "commented out, too.",
     )
     yield from ("", "#[cluster]")
     yield from _example_keys(ClusterConfig)

@@ -98,10 +98,10 @@ def _metrics() -> Iterator[str]:
     yield "scrapes `MetricsExportPort` of each node (`ray start --metrics-export-port`). Ray adds"
     yield "the prefix `ray_` to each name and the suffix `_total` to counters:"
     yield "`ray_llmperf_samples_total`. Workers send values every 2 s, Ray exports them every 10 s."
-    yield "The agent requires no password. It listens on its node's network, or on loopback only if"
-    yield "the command starts Ray itself."
+    yield "The agent requires no password. It listens on its node's network; if the command starts"
+    yield "Ray itself, it listens on loopback only."
     yield ""
-    yield f"Tags of all: {listed(TAGS)} (Ray adds its own)."
+    yield f"Every metric has the tags {listed(TAGS)}. Ray adds its own tags."
     yield ""
     yield from table(
         ("name", "kind", "own tags", "meaning"),

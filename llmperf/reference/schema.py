@@ -24,10 +24,10 @@ _MANIFEST_FIELDS = (
     ("`schema_version`, `version`", "Version of this schema; version of the dataset, the number in the file's name."),
     ("`plan_hash`, `epoch`", "Plan hash of the run; epoch of the ledger whose collector published this manifest (it never decreases)."),
     ("`published_s`", "Time of publication, seconds since 1970; not in schema versions below 5."),
-    ("`tasks`, `rows`", "Number of tasks with results; number of rows by table. Over all shards."),
+    ("`tasks`, `rows`", "Number of tasks with results; number of rows by table. Both count all shards."),
     ("`earlier`", "Earlier manifests that still exist: [version, published_s]. Not in schema versions below 5."),
     ("`dropped`", "Shards that `llmperf dataset repair` has removed. Not in schema versions below 5."),
-    ("`replaces`", "Name of each compacted shard to the names of the shards that it replaces; segments have more."),
+    ("`replaces`", "For each compacted shard, the names of the shards that it replaces. Segments hold earlier entries."),
     ("`segments`", "Files with the first part of the list of shards: name, bytes, sha256, number of shards. Each is one JSON object with `shards` and `replaces`. Not in schema versions below 5, where the manifest holds the whole list."),
     ("`shards`", "The last part of the list of shards: name, rows, bytes, sha256, tasks."),
 )  # fmt: skip

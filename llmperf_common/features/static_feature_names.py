@@ -45,9 +45,10 @@ STATIC_FEATURES: dict[str, str] = {
     "barriers": "Work-group barriers.",
     "async_copies": "async_work_group_copy and its strided form.",
     # How neighbouring work-items (dimension 0) access global and constant memory.
-    "unit_stride_accesses": "Neighbours touch neighbouring elements.",
-    "broadcast_accesses": "Neighbours touch the same element.",
-    "strided_accesses": "Neighbours are a fixed distance of more than one element apart.",
+    "unit_stride_accesses": "Neighbouring work-items touch neighbouring elements.",
+    "broadcast_accesses": "Neighbouring work-items touch the same element.",
+    "strided_accesses": "Neighbouring work-items touch elements at a fixed distance of "
+    "more than one.",
     "indirect_accesses": "The address depends on data that was loaded: a[b[i]].",
     "irregular_accesses": "Any other address.",
     # Control.
@@ -76,7 +77,7 @@ STATIC_FEATURES: dict[str, str] = {
     "open_global_bytes": "The part of weighted_global_bytes inside open loops.",
     "open_local_accesses": "The part of weighted_local_accesses inside open loops.",
     # Shape of the kernel.
-    "max_vector_width": "Most lanes of any vector type used; 1 without vectors.",
+    "max_vector_width": "Largest number of lanes of a vector type in use; 1 without vectors.",
     "num_global_buffers": "Arguments that are global buffers.",
     "num_constant_buffers": "Arguments that are constant buffers.",
     "num_local_buffers": "Arguments that are local buffers.",

@@ -65,7 +65,7 @@ _TERMS: dict[str, str] = {
     "l1": "requests of warps, or sectors, / first-level cache throughput of the used compute units",
     "compute": "operations by kind / throughput of the used compute units, idle lanes included",
     "local": "accesses to local memory / throughput of the used compute units",
-    "atomic": "atomic operations; in global memory one warp's operations per clock",
+    "atomic": "atomic operations / throughput: in global memory one warp's operations per clock",
     "latency": "latencies of the busiest warp's steps, summed; loads from small buffers are faster",
     "wave": "the latency term x number of rounds of resident work-groups",
 }

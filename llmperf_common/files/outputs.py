@@ -44,11 +44,11 @@ def file_to_write(path: Path, *, is_ours: Callable[[Path], bool], what: str) -> 
     if found is None:
         return _behind_links(path)
     if not stat.S_ISREG(found):
-        raise OutputTaken(f"--out {path}: is {_kind(found)}, not a file: name another path")
+        raise OutputTaken(f"--out {path} is {_kind(found)}, not a file: name another path")
     target = path.resolve()
     if not is_ours(target):
         raise OutputTaken(
-            f"--out {path}: exists and holds no {what} of llmperf: name another file, "
+            f"--out {path} exists and holds no {what} of llmperf: name another file, "
             "or remove this one first"
         )
     return target
@@ -82,7 +82,7 @@ def folder_to_write(
     if foreign:
         shown = ", ".join(foreign[:_NAMES_SHOWN]) + (", …" if len(foreign) > _NAMES_SHOWN else "")
         raise OutputTaken(
-            f"--out {path}: holds {shown} beside the {what}, and writing here would delete them: "
+            f"--out {path} holds {shown} beside the {what}, and writing here would delete them: "
             "move them away, or name a new folder"
         )
     return target
@@ -100,7 +100,7 @@ def is_folder(path: Path, option: str = "--out") -> bool:
         return False
     if not stat.S_ISDIR(found):
         kind = "a file" if stat.S_ISREG(found) else _kind(found)
-        raise OutputTaken(f"{option} {path}: is {kind}, not a folder: name a new folder")
+        raise OutputTaken(f"{option} {path} is {kind}, not a folder: name a new folder")
     return True
 
 
@@ -130,7 +130,9 @@ def _mode(path: Path) -> int | None:
 def _behind_links(path: Path, option: str = "--out") -> Path:
     """Return ``path`` for new output; refuse a dangling link, which this command did not create."""
     if path.is_symlink():
-        raise OutputTaken(f"{option} {path}: is a link to nothing: name another path, or remove it")
+        raise OutputTaken(
+            f"{option} {path} is a link to nothing: name another path, or remove the link"
+        )
     return path
 
 

@@ -129,13 +129,13 @@ def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
         forgets = manifest is not None and has_forgotten(ledger, manifest)
     except LedgerLostError:
         return False
-    why = "it counts fewer tasks than the manifest's shards hold: it was rolled back" * forgets
+    why = "it was rolled back: it counts fewer tasks than the manifest's shards hold" * forgets
     if found.unknown:
-        why = f"it does not know {found.unknown[0]}, which the manifest lists: it was rolled back"
+        why = f"it was rolled back: it lacks {found.unknown[0]}, which the manifest lists"
     elif absent := absent_shards(fs, found.unlisted):
         why = f"{fs.describe(absent[0].name)} was committed and is gone"
     elif found.num_without_shard:
-        why = f"it calls {found.num_without_shard} tasks finished that no shard holds"
+        why = f"it lists {found.num_without_shard} tasks as finished that no shard holds"
     if why:
         _log.warning("the ledger of epoch %d is rebuilt from the shards: %s", ledger.epoch, why)
     return not why

@@ -88,7 +88,7 @@ class Conformal:
         half = self.half_widths(bins)
         if self.by_spread:
             if spread is None:
-                raise ValueError("conformal: calibrated by spread, and the model gives none")
+                raise ValueError("conformal: calibrated by spread, but the model gives no spread")
             half = half * spread
         return np.exp2(predicted_log2_ns - half), np.exp2(predicted_log2_ns + half)
 

@@ -65,7 +65,9 @@ def split_notes(data: TrainingData, split: Split, parts: Texts) -> list[str]:
         if families.get(part, 0) < 10
     ]
     if small and split.kind is SplitKind.FAMILY:
-        notes.append(f"few families ({', '.join(small)}): these metrics depend on which they are")
+        notes.append(
+            f"few families ({', '.join(small)}): other families could give very different metrics"
+        )
     crossing = crossing_families(split, data.kernel_families())
     if crossing:
         notes.append(

@@ -193,7 +193,7 @@ def _kernel_warning(row: Floats, known: TrainingRange) -> list[str]:
     worst = known.names[known.static_columns[int(np.argmax(_offsets(row, known)[nearest]))]]
     return [
         f"out of distribution: the kernel is unlike every training kernel (distance "
-        f"{distance[nearest]:.1f}, usual at most {known.far:.1f}), most in {worst}"
+        f"{distance[nearest]:.1f}, usually at most {known.far:.1f}); {worst} differs most"
     ]
 
 
@@ -222,7 +222,7 @@ def _range_warning(row: Floats, column: int, known: TrainingRange) -> str:
     name = known.names[column]
     return (
         f"out of distribution: {name} ({_meanings().get(name, name)}) is {row[column]:.4g}, "
-        f"trained on {known.low[column]:.4g} to {known.high[column]:.4g}"
+        f"and training had {known.low[column]:.4g} to {known.high[column]:.4g}"
     )
 
 

@@ -121,7 +121,7 @@ def evaluate(
     if num_seen and not allow_seen:
         raise SeenRows(
             f"--split {split}: {num_seen} of {len(index)} rows are of families that the model was "
-            "trained on; choose --split test, or pass --allow-seen, which stamps the table"
+            "trained on; choose --split test, or pass --allow-seen, which marks the table"
         )
     kept = without_measured(run, data, index)
     index = kept.index
@@ -133,7 +133,7 @@ def evaluate(
     notes = [*dict.fromkeys((*run.notes, *row_notes)), *joined.notes, *said, *cut_notes(first)]
     if kept.num_left_out:
         notes.append(
-            f"{kept.num_left_out} rows are not scored: kernel factors were measured from them"
+            f"{kept.num_left_out} rows are not scored: kernel factors were measured from these rows"
         )
     metrics: dict[str, Any] = {
         "schema": 1,

@@ -143,8 +143,8 @@ class Worker:
         end_s = time.monotonic() + _WAIT_FOR_FOLDER_S
         if is_held(out):
             self._lines.append(
-                f"{out}: another process still works in it: waiting up to "
-                f"{_WAIT_FOR_FOLDER_S:.0f} s for its end"
+                f"{out}: another process still works in this folder: waiting up to "
+                f"{_WAIT_FOR_FOLDER_S:.0f} s until that process ends"
             )
         while is_held(out) and time.monotonic() < end_s:
             time.sleep(0.2)

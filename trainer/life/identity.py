@@ -55,7 +55,7 @@ def init_of(folder: Path) -> Init:
         BadInput: There is no such folder, or it holds no ``config.json``.
     """
     if not (folder / "config.json").is_file():
-        what = "no such folder" if not folder.is_dir() else "it holds no config.json"
+        what = "no such folder" if not folder.is_dir() else "this folder holds no config.json"
         raise BadInput(
             f"--init {folder}: {what}: give a Hugging Face checkpoint folder, or `random`"
         )

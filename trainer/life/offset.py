@@ -54,7 +54,9 @@ def fitted_offset(
         return model, log2_ns
     folds = list(family_folds(train.family, _FOLDS, config.train.seed))
     for number, held_out in enumerate(folds, start=1):
-        progress(f"offset: {name} without fold {number} of {len(folds)} of the train families")
+        progress(
+            f"offset: fitting {name} without fold {number} of {len(folds)} of the train families"
+        )
         inner = fit_model(
             name, subset(train, np.flatnonzero(~held_out)), config, _silent, like=model
         )

@@ -75,8 +75,8 @@ def _locked(target: Path, out: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunExists(
-                f"--out {out}: another `llmperf train` works in this folder: wait for it, or name "
-                "a new one"
+                f"--out {out}: another `llmperf train` works in this folder: wait until it ends, "
+                "or name a new folder"
             ) from None
         except OSError:
             pass  # the file system has no locks: users must avoid two trainings in one folder

@@ -159,9 +159,9 @@ def few_shot_of_run(run: LoadedRun) -> FewShot:
         predictions = read_table(run.folder / PREDICTIONS_FILE)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BadInput(
-            f"{run.folder}: cannot use measured launches: the run does not store how its errors "
-            f"vary between kernels, and its {PREDICTIONS_FILE} cannot be read ({error}): "
-            "train it again"
+            f"{run.folder}: measured launches cannot be used, because the run does not store how "
+            f"the model's errors vary between kernels and {PREDICTIONS_FILE} cannot be read "
+            f"({error}): train the run again"
         ) from None
     floors = {name: floor_ns(device) for name, device in run.devices.items()}
     return few_shot_of_predictions(predictions, run.name, floors, run.conformal.level)
@@ -231,7 +231,8 @@ def _why_none(run: LoadedRun, data: TrainingData, rows: npt.NDArray[np.bool_]) -
     if not classes & set(run.devices):
         return (
             f"--data: the rows are of {', '.join(sorted(classes))}; the model was trained on "
-            f"{', '.join(sorted(run.devices))}: measure on one of these"
+            f"{', '.join(sorted(run.devices))}: measure on a device "
+            "class that the model knows"
         )
     return (
         "--data: every ok row times several launches in one reading, so no time of a single launch "
@@ -264,7 +265,8 @@ def _why_none_of(
         )
     few = ", ".join(sorted(set(names))[:5])
     return (
-        f"the dataset has no row of it; it has {few}{' and others' if len(set(names)) > 5 else ''}"
+        f"the dataset has no row of this kernel; its kernels are {few}"
+        f"{' and others' if len(set(names)) > 5 else ''}"
     )
 
 

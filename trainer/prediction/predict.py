@@ -311,7 +311,9 @@ def _dimension_warning(request: PredictRequest) -> list[str]:
     wanted, given = request.signature.dims, len(request.global_size)
     if wanted <= given:
         return []
-    return [f"the kernel uses {wanted} dimensions and {given} given: the others have size 1"]
+    return [
+        f"the global size has {given} of the kernel's {wanted} dimensions: the others have size 1"
+    ]
 
 
 def _array_warning(request: PredictRequest) -> list[str]:

@@ -123,7 +123,10 @@ def check_sizes(
             f"{_text(total)} {len(total)}: give the same number"
         )
     if min(*total, *local) < 1:
-        raise BadInput(f"global {_text(total)} and local size {_text(local)}: sizes start at 1")
+        raise BadInput(
+            f"--global-size {_text(total)} and --local-size {_text(local)}: each size must be at "
+            "least 1"
+        )
     if math.prod(total) > MAX_WORK_ITEMS:
         raise BadInput(
             f"--global-size {_text(total)}: more than {MAX_WORK_ITEMS:,} work-items; give fewer, "

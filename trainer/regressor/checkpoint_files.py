@@ -99,8 +99,8 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
         raise BadInput(f"{path}: damaged or truncated: {str(error)[:200]}") from None
     except (pickle.UnpicklingError, AttributeError) as error:
         raise BadInput(
-            f"{path}: damaged, or holds more than plain tensors, and a pickle that could run code "
-            f"is not read: save the weights as {SAFETENSORS_FILE}, on a machine where you trust "
+            f"{path}: damaged, or holds more than plain tensors. LLMPerf reads no pickle that "
+            f"could run code: save the weights as {SAFETENSORS_FILE}, on a machine where you trust "
             "the file"
         ) from error
 

@@ -171,7 +171,7 @@ def _check_size(model: Regressor, folder: Path) -> None:
     num_weights = sum(one.numel() for one in model.parameters())
     if num_weights > num_bytes:
         raise BadInput(
-            f"{folder}: its config is of {num_weights:,} weights, which {num_bytes:,} bytes of "
+            f"{folder}: its config describes {num_weights:,} weights, which {num_bytes:,} bytes of "
             "files cannot hold"
         )
     num_beside = sum(one.numel() for one in model.buffers())

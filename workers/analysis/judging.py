@@ -195,7 +195,7 @@ class Judge:
         found = explain(observed, self._thresholds, self._probing.choices())
         site = self._furthest_site(index, seen)
         if found is None:
-            why = "no polynomial of the sizes meets its probes"
+            why = "no polynomial of the sizes fits its probes"
             if depends_on_contents:
                 why = "the contents of buffers decide what is touched"
             return Extent(
@@ -218,7 +218,9 @@ class Judge:
     def _doubts(self, index: int, seen: Seen, *, depends_on_contents: bool) -> list[str]:
         doubts = []
         if depends_on_contents:
-            doubts.append("the contents of buffers decide what is touched: the furthest seen")
+            doubts.append(
+                "the contents of buffers decide what is touched: this is the furthest access seen"
+            )
         lowest = min(one.access_ranges[index].start_bytes for one in seen.records)
         if lowest < 0:
             doubts.append(f"reaches {-lowest} bytes below its start")
@@ -244,7 +246,9 @@ class Judge:
             zero = Polynomial(constant=0)
             return Extent(position=argument.position, form=zero, validated=True)
         return Extent(
-            position=argument.position, form=None, reason="no probe touched it, though the code may"
+            position=argument.position,
+            form=None,
+            reason="no probe touched the buffer, though the code may",
         )
 
     def _indexed(self, argument: Argument, index: int, seen: Seen, steering: Steering) -> Extent:

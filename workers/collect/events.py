@@ -38,10 +38,11 @@ EVENT_KINDS: dict[str, tuple[str, str]] = {
     "claimed": ("task_id, kernel, device_class, token, attempt", "A task was leased."),
     "timed": (
         "task_id, sent_s, loaded_s, turns, buffers_s, processor, decades",
-        "A task has left the device. `sent_s`, `loaded_s`: when it was sent and loaded; `turns`: "
-        "the spans in which it held the device; `buffers_s`: how long buffers took in them; "
-        "`processor`: the host's processor that issued the launches (null: any); `decades`: for "
-        "each decade of the median the number of configs, their wall time and their launch time.",
+        "A task has left the device. `sent_s`, `loaded_s`: when the task was sent and loaded; "
+        "`turns`: the spans in which it held the device; `buffers_s`: how much of these spans "
+        "went to buffers; `processor`: the host's processor that issued the launches (null: any); "
+        "`decades`: for each decade of the median the number of configs, their wall time and "
+        "their launch time.",
     ),
     "finished": (
         "task_id, kernel, token, ok, failed, build_seconds, resources_seconds",

@@ -55,4 +55,4 @@ class HeartbeatWriter:
             ledger.report(self._worker_id, json.dumps(document, ensure_ascii=False))
         except Exception as error:  # noqa: BLE001  (no collected data depends on a heartbeat)
             self._after_s = now_s + _WAIT_AFTER_FAILURE_S
-            _logger.info("no heartbeat in the ledger: %s", error)
+            _logger.info("cannot write a heartbeat into the ledger: %s", error)

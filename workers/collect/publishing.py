@@ -114,9 +114,13 @@ class Publisher:
         last = self._last if self._ledger is ledger else None
         unknown = unknown_shards(ledger, base, checked=last)
         if unknown:
-            raise LedgerLostError(f"it was rolled back: the manifest lists {unknown[0]}")
+            raise LedgerLostError(
+                f"the ledger was rolled back: it lacks {unknown[0]}, which is listed"
+            )
         if has_forgotten(ledger, base, entries):
-            raise LedgerLostError("it was rolled back: it counts fewer tasks than its shards hold")
+            raise LedgerLostError(
+                "the ledger was rolled back: it counts fewer tasks than its shards hold"
+            )
         if last is None or lists_all_of(base, last):
             return ()
         lost = not_listed(ledger.shards(), base)  # a manifest was removed that had listed them

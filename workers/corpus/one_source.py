@@ -120,7 +120,7 @@ def _with_own_line(error: str, text: str, own_text: str | None) -> str:
         return error
     if len(lines) - line < _num_equal(lines[::-1], own_lines[::-1]):
         return f"{line - len(lines) + len(own_lines)}: {what}"
-    return f"{line} of the text with its headers put in: {what}"
+    return f"{line} of the text with its headers inserted: {what}"
 
 
 def _num_equal(some: list[str], others: list[str]) -> int:

@@ -129,7 +129,7 @@ def _corpus(kernels: Sequence[Kernel], skipped: Sequence[tuple[str, str]]) -> Co
         if known.analysis is None and kernel.analysis is not None:
             kept[kernel.kernel_id] = replace(known, analysis=kernel.analysis)
     families = assign_families([(one.kernel_id, one.source, one.name) for one in kept.values()])
-    _logger.debug("%d kernels, %d of them each once", len(kernels), len(kept))
+    _logger.debug("%d kernels, of which %d are different", len(kernels), len(kept))
     return Corpus(
         kernels=tuple(replace(one, family_id=families[one.kernel_id]) for one in kept.values()),
         sha256=corpus_sha256(kept.values()),

@@ -196,7 +196,7 @@ def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> Ru
         known = None if again else remembered.read()
         if known is not None:
             return known
-        tell(f"trying {what}, at most {PROBE_TIMEOUT_S:g} s a device")
+        tell(f"trying {what}, at most {PROBE_TIMEOUT_S:g} s per device")
         verdict = try_runtime(candidate, wanted=selector)
         if not selector.startswith("cuda"):  # that trial has left out the runtime's other devices
             remembered.write(verdict)

@@ -64,7 +64,7 @@ class GpuClaim:
             return
         with gpu:
             if gpu.compute_processes() is None:
-                _logger.warning(_UNKNOWN, device.name, "NVML does not tell")
+                _logger.warning(_UNKNOWN, device.name, "NVML does not report them")
             self._refuse_strangers(device, gpu)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class GpuClaim:
             return
         who = ", ".join(_describe(one) for one in strangers[:5])
         if self._allow_busy:
-            _logger.warning("%s is shared with %s: times are not its own", device.name, who)
+            _logger.warning("%s is shared with %s: their work changes the times", device.name, who)
             return
         raise GpuTakenError(
             f"{device.name} ({device.device_uuid}) is used by {who}: "

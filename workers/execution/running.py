@@ -136,7 +136,7 @@ class RunSlot:
         except ChildStartError as error:
             if not any(other.child.is_ready for other in self._lanes if other is not lane):
                 raise
-            _logger.warning("the device goes on with one process fewer: %s", error)
+            _logger.warning("collection on the device continues with one process fewer: %s", error)
             self._lanes.remove(lane)
             state = lane.take_back()
             if state is not None:

@@ -73,7 +73,7 @@ def _suites(view: CorpusView) -> Html:
         stacked_bar_chart(shown, _OUTCOMES, text, as_share=False, label="Kernels", width=790.0)
     ]
     caption = (
-        f"Kernels by suite, largest first (n = {count(len(view.corpus.kernels))}). The name of a "
-        "suite is given when a corpus is built, or is that of the folder or archive."
+        f"Kernels by suite, largest first (n = {count(len(view.corpus.kernels))}). A suite has "
+        "the name that was given when the corpus was built, or else that of the folder or archive."
     )
     return join([figure(charts, caption, legend=legend(_OUTCOMES), columns=1)])

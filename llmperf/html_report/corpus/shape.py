@@ -82,7 +82,7 @@ def _arguments(signatures: Sequence[Signature]) -> Html:
     ]
     caption = (
         f"Arguments of {count(len(signatures))} kernels (n = {count(len(arguments))} arguments). "
-        "Right: the type without typedefs; of a buffer, the type of one element. A structure of "
+        "Right: the type without typedefs; for a buffer, the type of one element. A structure of "
         "one scalar type counts as that type."
     )
     return figure(charts, caption, legend=legend(_PARTS))

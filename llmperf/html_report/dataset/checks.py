@@ -81,9 +81,9 @@ def checks_section(facts: DatasetFacts) -> Html:
     )
     caption = (
         f"Checks of the ok rows, n = {count(total)}. The first three checks need extra launches "
-        "with other inputs. They are made for three launch configs of a task only (the smallest, "
-        "the largest and another one), so most rows were not checked. A row that fails a check is "
-        "kept and flagged."
+        "with other inputs. These are made for three launch configs of a task only (the "
+        "smallest, the largest and another one), so most rows were not checked. A row that fails "
+        "a check is kept and flagged."
     )
     headers = ("Check", "Yes", "No", "Not checked", "Yes, of checked", "Meaning")
     listed = table(f"Checks of the ok rows (n = {count(total)}).", headers, rows, align="lrrrrp")
@@ -146,7 +146,7 @@ def _below_floor(facts: DatasetFacts) -> Html:
     num_kernels = int(np.count_nonzero(list(counts.values())))
     caption = (
         f"Kernels with rows faster than the bandwidth floor allows ({len(rows)} of {num_kernels}): "
-        "their memory analysis overestimates the bytes touched, or they skip work."
+        "the memory analysis overestimates the bytes touched, or the kernel skips work."
     )
     return details(
         "Table: kernels with rows below the floor",

@@ -123,11 +123,11 @@ def _small_multiples(facts: DatasetFacts) -> Html:
     ]
     caption = (
         f"Warm median time against work-groups for {len(chosen)} kernels on common logarithmic "
-        "axes, coloured by work-items per work-group. The kernels are chosen by a rule: one kernel "
-        "per family, sorted into thirds by median time; from each third those with the smallest, "
-        "the median and the largest spread. Other arguments vary between points, so the points of "
-        f"a kernel need not form one curve. At most {_POINTS_A_KERNEL} evenly spaced points per "
-        "kernel are drawn."
+        "axes, coloured by work-items per work-group. The kernels are chosen by a rule: it takes "
+        "one kernel per family, sorts these kernels into thirds by median time, and draws from "
+        "each third those with the smallest, the median and the largest spread. Other arguments "
+        "vary between points, so the points of a kernel need not form one curve. At most "
+        f"{_POINTS_A_KERNEL} evenly spaced points per kernel are drawn."
     )
     if facts.num_classes() > 1:
         caption += f" Only device class {facts.commonest_class()}, which has the most rows."

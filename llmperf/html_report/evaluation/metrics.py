@@ -138,8 +138,8 @@ def _few_families(facts: EvaluationFacts) -> Html:
         return Html("")
     families = counted(num_families, "kernel family", "kernel families")
     words = (
-        f"The {facts.shown_split} split has {families} only: with others these numbers could be "
-        "very different."
+        f"The {facts.shown_split} split has {families} only: with other families these numbers "
+        "could be very different."
     )
     return tag("p", words, class_="warning")
 
@@ -240,8 +240,8 @@ def _metric_charts(facts: EvaluationFacts, blocks: list[Block]) -> Html:
         f"Main metrics by model, all launches of the {facts.shown_split} split: a dot with its "
         "interval over kernel families, if given. Errors and regret have logarithmic axes, so that "
         "errors of 5 % and of 1,500 % fit one axis; values near 0 are drawn at the left edge. "
-        "Small errors and regrets are better, and rank correlations near 1. The table below has "
-        "the numbers."
+        "Small errors and regrets are good, and so are rank correlations near 1. The table "
+        "below has the numbers."
     )
     return figure(charts, caption, columns=2)
 

@@ -31,9 +31,7 @@ from llmperf.html_report.charts.scales import linear_scale
 from llmperf.html_report.charts.svg import legend
 from llmperf_common.features.accesses import AccessMap, AccessTrace, AccessUse, AccessView
 
-HOW_TO_ASK = (
-    "Memory accesses are drawn of kernels that the report was asked for by name: --kernel NAME."
-)
+HOW_TO_ASK = "Memory accesses are drawn only for kernels that the command names (--kernel NAME)."
 _COLOURS = {AccessUse.LOAD: 0, AccessUse.STORE: 3, AccessUse.ATOMIC: 2, AccessUse.OTHER: 6}
 _WORDS = {
     AccessUse.LOAD: "loads",
@@ -60,12 +58,13 @@ def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str
     if found is None:
         return Html("")
     if isinstance(found, str):
-        return paragraph(f"Its memory accesses were not traced: {found}.")
+        return paragraph(f"This kernel's memory accesses were not traced: {found}.")
     views = [found.launch, *([found.group] if found.group else [])]
     keys = sorted({_key(one) for view in views for one in view.maps if one.cells})
     if not keys:
         return paragraph(
-            "The traced work-items of its middle launch access no global or constant memory within its buffers."
+            "The traced work-items of the kernel's middle launch access no global or constant "
+            "memory within its buffers."
         )
     shown = keys[:_MOST_ROWS]
     # Groups side by side share columns, so that their counts are larger: each view has shades of its own.
@@ -244,7 +243,7 @@ def _caption(trace: AccessTrace, num_keys: int) -> str:
     spread = "" if num_shown == num_groups else ", evenly spread and drawn side by side"
     groups = f"{_how_many(trace)} work-groups" if num_groups > 1 else "its only work-group"
     words = [
-        "Memory accesses of the launch that is the middle one by work-items, "
+        "Memory accesses of the launch whose number of work-items is the middle one, "
         f"global size {sizes[0]}, local size {sizes[1]}: {groups}{spread}"
     ]
     if trace.group is not None:
@@ -261,5 +260,5 @@ def _caption(trace: AccessTrace, num_keys: int) -> str:
     if num_keys > _MOST_ROWS:
         words.append(f" The first {_MOST_ROWS} of {num_keys} buffers and uses.")
     if trace.without_barriers:
-        words.append(" Its work-items did not wait for each other at barriers.")
+        words.append(" In this trace, work-items did not wait for each other at barriers.")
     return "".join(words)

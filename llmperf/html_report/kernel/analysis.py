@@ -57,7 +57,7 @@ def extents_table(row: Mapping[str, Any]) -> Html:
     failure = row.get("analysis_failure")
     entries: Sequence[Mapping[str, Any]] = row.get("analysis") or ()
     if failure or not entries:
-        reason = shorten(str(failure), _REASON_CHARS) if failure else "it was not analysed"
+        reason = shorten(str(failure), _REASON_CHARS) if failure else "the kernel was not analysed"
         return paragraph(f"No extents of this kernel's buffers are known: {reason}.")
     names = {one["position"]: one["name"] for one in row.get("args") or ()}
     body = []

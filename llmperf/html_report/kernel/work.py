@@ -21,7 +21,8 @@ from llmperf_common.features.table_columns import WORK_COLUMN
 
 BOUND = "analytic bound"
 NOT_COUNTED = (
-    "The work of its launches was not counted, so there is no analytic bound and no work by kind."
+    "The work of the kernel's launches was not counted, so there is no analytic bound and no work "
+    "by kind."
 )
 KINDS: dict[str, tuple[str, ...]] = {
     "floating point": ("fp32_ops", "fp64_ops", "fp16_ops"),

@@ -274,8 +274,8 @@ class S3Filesystem:
 
     def _lost(self, why: str) -> StoreLostError:
         return StoreLostError(
-            f"{self.describe()} is no longer the run's dataset ({why}): removed or replaced; "
-            "nothing more is written there; restore it, or name another location"
+            f"{self.describe()} is no longer the run's dataset ({why}): it was removed or "
+            "replaced. LLMPerf writes nothing more there: restore it, or name another location"
         )
 
     def _mark_of(self, name: str) -> str | None:
@@ -297,8 +297,8 @@ class S3Filesystem:
             token = pages[-1].get("NextContinuationToken")
             if not token or token == arguments.get("ContinuationToken"):
                 raise StoreError(
-                    f"{self._where()} lists {self.describe(folder)} without an end: it is no sound "
-                    f"S3 store; check {ENDPOINT_VARIABLE}, or use another store"
+                    f"{self._where()} lists {self.describe(folder)} without an end, which a "
+                    f"sound S3 store does not do: check {ENDPOINT_VARIABLE}, or use another store"
                 )
             arguments["ContinuationToken"] = token
 
@@ -393,7 +393,7 @@ def _split(location: str) -> tuple[str, str]:
         raise StoreError(
             f"{public_url(location)!r} contains a user, a password or options: write s3://bucket/"
             "prefix alone; credentials belong in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or "
-            f"AWS_PROFILE, another store's address in {ENDPOINT_VARIABLE}"
+            f"AWS_PROFILE, and another store's address belongs in {ENDPOINT_VARIABLE}"
         )
     if not location.startswith(SCHEME) or not bucket or "//" in f"/{prefix}":
         raise StoreError(f"{location!r} is not an S3 location: write it as s3://bucket/prefix")

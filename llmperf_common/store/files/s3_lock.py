@@ -167,7 +167,9 @@ class _Claim:
             self._store.delete(self._path(self._name))
         except StoreError as error:
             _log.warning(
-                "the lock %s will run out by itself: %s", self._store.describe(self._lock), error
+                "cannot remove the lock %s, which expires by itself: %s",
+                self._store.describe(self._lock),
+                error,
             )
 
     def check(self) -> None:
@@ -176,8 +178,8 @@ class _Claim:
         if silent_s > _RENEWED_SHARE * self._timing.stale_s:
             raise StoreError(
                 f"the lock {self._store.describe(self._lock)} could not be renewed for "
-                f"{silent_s:.0f} s and may be another's by now: nothing more is removed; run the "
-                "same command again"
+                f"{silent_s:.0f} s, so another process may hold it now. Nothing more is removed: "
+                "run the same command again"
             )
 
     def _place(self) -> None:

@@ -33,8 +33,9 @@ def take_next_epoch(fs: Filesystem, *, who: str, after: int = 0) -> int:
         epoch = max(latest_epoch(fs), epoch) + 1
         if epoch > MAX_EPOCH:
             raise StoreError(
-                f"{fs.describe()} has epoch {str(epoch - 1)[:40]} in its manifest or {EPOCHS_FOLDER}/: no run reaches it; "
-                "take the dataset from its source again"
+                f"{fs.describe()} has epoch {str(epoch - 1)[:40]} in its manifest or "
+                f"{EPOCHS_FOLDER}/, a number that no run reaches: copy the dataset from its "
+                "source again"
             )
         record = json.dumps({"epoch": epoch, "taken_by": who}) + "\n"
         if fs.put_if_absent(f"{EPOCHS_FOLDER}/{epoch:06d}", record.encode()):

@@ -281,9 +281,10 @@ def parse_manifest(
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ManifestError(
-            f"{where} is damaged ({type(error).__name__}: {error}); run `llmperf dataset repair`, "
-            "or move it away to fall back to the version before it and run `llmperf collect` "
-            "again; both find the shards that only this file listed by their footers"
+            f"{where} is damaged ({type(error).__name__}: {error}). Run `llmperf dataset repair`. "
+            "Or move this file away, so that the previous version counts, and run `llmperf "
+            "collect` again. Both commands read the shards' footers to find shards that only this "
+            "file listed"
         ) from None
 
 
@@ -341,7 +342,7 @@ def _of_version(fs: Filesystem, version: int, data: builtins.bytes) -> Manifest:
     manifest = parse_manifest(data, where, fs.read_bytes)
     if manifest.version != version:
         raise ManifestError(
-            f"{where} is damaged (it says that it is version {manifest.version}); move it away to "
-            "fall back to the version before it"
+            f"{where} is damaged (it says that it is version {manifest.version}): move this file "
+            "away, so that the previous version counts"
         )
     return manifest

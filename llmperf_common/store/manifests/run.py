@@ -136,7 +136,7 @@ def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:
     if found.plan_hash != run.plan_hash:
         raise ForeignRunError(
             f"{fs.describe()} belongs to another run ({_difference(found, run)}): "
-            "choose another --out, or repeat the command that started it"
+            "choose another --out, or repeat the command that started that run"
         )
     return found
 
@@ -162,8 +162,9 @@ def _difference(found: RunRecord, wanted: RunRecord) -> str:
         return f"it was made for device class {names}"
     if found.harness_version != wanted.harness_version:
         return (
-            f"its times are of harness version {found.harness_version}, this LLMPerf's of "
-            f"{wanted.harness_version}: one dataset cannot mix them; this one stays readable"
+            f"its times have version {found.harness_version} of the measuring code "
+            f"(harness_version) and this LLMPerf has version {wanted.harness_version}: one dataset "
+            "cannot mix versions, but this dataset stays readable"
         )
     changed = []
     for section in ("plan", "timing"):

@@ -174,7 +174,8 @@ def _contents(dataset: Dataset, stats: DatasetStats) -> str:
         *_count_lines("By input strategy", stats.by_strategy),
         *_count_lines("By suite", stats.by_suite),
         f"- Dataset version {dataset.manifest.version}, plan {in_code(run.plan_hash)}, harness "
-        f"version {run.harness_version}, schema version {dataset.manifest.schema_version}.",
+        f"version {run.harness_version} (version of the measuring code), schema version "
+        f"{dataset.manifest.schema_version}.",
     ]
     if run.merged_from:
         lines.append(f"- Merged from the plans {', '.join(map(in_code, run.merged_from))}.")
@@ -244,7 +245,8 @@ _MEASUREMENT = """## How it was measured
 - Times are device event times of single launches, in nanoseconds. If `launches_per_reading` is
   above 1, they are means of that many launches.
 - `time_ns` are the warm readings in launch order. `median_ns`, their median, is the target.
-  `cold_ns` follow a flush of the last-level cache; `first_ns` is the very first launch.
+  `cold_ns` are readings after a flush of the last-level cache; `first_ns` is the time of the
+  first launch.
 - Readings are repeated until their relative standard error is small or a budget is spent: see
   `stop_reason`.
 - Buffers that a kernel writes are refilled, untimed, so that every launch does the same work.
@@ -258,7 +260,7 @@ def _caveats(stats: DatasetStats) -> str:
         by = ", ".join(f"{in_code(k)} {v:.2%}" for k, v in stats.censored_share_by_regime.items())
         lines.append(
             f"- Launches above the time budget have no time (`over_time_budget`): "
-            f"{stats.censored_share:.2%} of those and the timed ones"
+            f"{stats.censored_share:.2%} of these and the timed launches together"
             + (f" ({by})." if by else ".")
             + " Long launches are thus under-represented."
         )

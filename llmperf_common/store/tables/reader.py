@@ -113,13 +113,14 @@ class Dataset:
             data = self.fs.read_bytes(entry.name)
         except FileNotFoundError:
             raise ShardError(
-                f"{where} is listed in {manifest_name(self.manifest.version)} but missing: restore "
-                "it from a backup, or open the dataset again if it was compacted meanwhile; or run "
-                f"`llmperf dataset repair {self.fs.describe()}` to have its tasks done again"
+                f"{where} is listed in {manifest_name(self.manifest.version)} but missing: if the "
+                "dataset was compacted meanwhile, open it again; otherwise restore this file from "
+                f"a backup, or run `llmperf dataset repair {self.fs.describe()}` to have the "
+                "file's tasks done again"
             ) from None
         if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
             raise ShardError(
-                f"{where} is damaged: its bytes are not those in "
+                f"{where} is damaged: its bytes do not match "
                 f"{manifest_name(self.manifest.version)}: restore it from a backup, or run "
                 f"`llmperf dataset repair {self.fs.describe()}` to set it aside and have its tasks "
                 "done again (`llmperf dataset verify` lists everything that is wrong)"
@@ -193,7 +194,7 @@ def open_dataset(where: Location | Filesystem) -> Dataset:
     if manifest is None and run.merged_from:
         raise StoreError(
             f"{fs.describe()} is an unfinished merge: run the same `llmperf dataset merge` "
-            "again, it resumes"
+            "again, which resumes it"
         )
     if manifest is None:
         raise StoreError(

@@ -41,7 +41,7 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
             problems += [_problem(name, what) for what in breaks(last, manifest)]
         last = manifest
     if last is not None:
-        what = "is missing, though an earlier and a later one exist"
+        what = "is missing, though an earlier and a later manifest exist"
         problems += [_problem(manifest_name(gap), what) for gap in missing_versions(versions, last)]
     return last, problems
 
@@ -65,7 +65,9 @@ def breaks(before: Manifest, after: Manifest) -> list[str]:
     """Return how ``after`` breaks the chain rule; empty if it is a valid successor."""
     found = []
     if after.epoch < before.epoch:
-        found.append(f"its epoch {after.epoch} is below {before.epoch} of the version before it")
+        found.append(
+            f"its epoch {after.epoch} is below epoch {before.epoch} of the previous version"
+        )
     now = {entry.name: entry for entry in after.shards}
     replaced = after.replaced_names
     explained = replaced.union(after.dropped)

@@ -127,7 +127,7 @@ def merge(
         except (pa.ArrowException, KeyError) as error:
             raise StoreError(
                 f"a source has a row that LLMPerf did not write ({type(error).__name__}: {error}): "
-                f"run `llmperf dataset verify` on each, and remove {fs.describe()}"
+                f"run `llmperf dataset verify` on each source, and remove {fs.describe()}"
             ) from None
         manifest = publish(fs, entries, plan_hash=run.plan_hash, epoch=_EPOCH)
     assert isinstance(manifest, Manifest), "no other process publishes in a folder that we created"
@@ -166,8 +166,8 @@ def _check_same(begun: RunRecord, run: RunRecord, out: Location) -> None:
 
 def _other_merge(out: Location) -> ForeignRunError:
     return ForeignRunError(
-        f"{out} holds an unfinished merge of other sources, or of these before they changed: "
-        "choose a new folder, or remove this one"
+        f"{out} holds an unfinished merge of other sources, or of the same sources before they "
+        "changed: choose a new folder, or remove this one"
     )
 
 
@@ -178,8 +178,10 @@ def _check_harness(sources: Sequence[Location], datasets: Sequence[Dataset]) -> 
     for path, version in zip(sources, versions, strict=True):
         if version != versions[0]:
             raise StoreError(
-                f"{path} has harness version {version}, {sources[0]} has {versions[0]}: their "
-                "times differ in meaning and cannot be in one dataset; collect the older one again"
+                f"{path} was measured by version {version} of the measuring code "
+                f"(harness_version), {sources[0]} by version {versions[0]}. Their times differ in "
+                "meaning and cannot be in one dataset: collect the dataset of the lower version "
+                "again"
             )
 
 
@@ -213,8 +215,8 @@ def _pairs(dataset: Dataset) -> Iterator[_Pair]:
         stem = entry.name.split("/", 1)[1]
         if stem not in samples:
             raise StoreError(
-                f"{dataset.fs.describe(entry.name)} has no samples shard of its name: "
-                "run `llmperf dataset verify` on it"
+                f"{dataset.fs.describe(entry.name)} has no samples shard of the same name: "
+                f"run `llmperf dataset verify {dataset.fs.describe()}`"
             )
         yield _Pair(dataset=dataset, kernels=entry, samples=samples[stem])
 
@@ -227,8 +229,11 @@ def _choose(pairs: Sequence[_Pair]) -> _Choice:
         try:
             keys.append(id_keys(table.column("sample_id")))
         except ValueError as error:
-            where = pair.dataset.fs.describe(pair.samples.name)
-            raise StoreError(f"{where}: {error}: run `llmperf dataset verify` on it") from None
+            fs = pair.dataset.fs
+            raise StoreError(
+                f"{fs.describe(pair.samples.name)}: {error}: run `llmperf dataset verify "
+                f"{fs.describe()}`"
+            ) from None
         ranks.append(pc.not_equal(table.column("status"), OK_STATUS).to_numpy().astype(np.int8))
         task_ids.append(table.column("task_id").combine_chunks().dictionary_encode())
         sizes = pc.list_value_length(table.column("global_size"))
@@ -316,8 +321,11 @@ def _merged_pair(
     kernels = _read(pair, pair.kernels, KERNELS.names)
     kernels = kernels.filter(pc.is_in(kernels.column("task_id"), wanted))
     if kernels.num_rows != len(tasks):
-        where = pair.dataset.fs.describe(pair.kernels.name)
-        raise StoreError(f"{where} needs one row for each task: run `llmperf dataset verify` on it")
+        fs = pair.dataset.fs
+        raise StoreError(
+            f"{fs.describe(pair.kernels.name)} does not have one row for each task: run "
+            f"`llmperf dataset verify {fs.describe()}`"
+        )
     column = KERNELS.get_field_index("family_id")
     family_ids = [families[kernel] for kernel in kernels.column("kernel_id").to_pylist()]
     kernels = kernels.set_column(column, KERNELS.field(column), pa.array(family_ids, pa.string()))

@@ -79,7 +79,8 @@ def _id_of(row: dict[str, Any], dataset: Dataset) -> str:
         return checked_id(row["device_id"], "device_id")
     except ValueError as error:
         raise StoreError(
-            f"{dataset.fs.describe()}: {error}: run `llmperf dataset verify` on it"
+            f"{dataset.fs.describe()}: {error}: run `llmperf dataset verify "
+            f"{dataset.fs.describe()}`"
         ) from None
 
 

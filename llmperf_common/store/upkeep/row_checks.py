@@ -265,7 +265,7 @@ def _references(table: pa.Table, name: str, around: Surroundings) -> list[Proble
     )
     crowded = [g["task_id"] for g in groups if g["is_empty_any"] and g["count_all"] > 1]
     if crowded:
-        what = naming(crowded, "other rows beside the one without NDRange", "task")
+        what = naming(crowded, "other rows beside the row without NDRange", "task")
         problems.append(Problem(kind=ProblemKind.STATUS, name=name, what=what))
     if around.tasks is not None:
         bad = [

@@ -96,7 +96,7 @@ def sweep(
     move_to_trash(fs, orphans)
     if foreign:
         _log.warning(
-            "not swept, as they are of another run, damaged or in an earlier manifest only: %s",
+            "shards not swept: each is of another run, damaged or in an earlier manifest only: %s",
             ", ".join(foreign),
         )
     return SweepReport(

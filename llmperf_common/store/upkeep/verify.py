@@ -218,7 +218,11 @@ class _Verification:
         rows = list(zip(*columns, strict=True))
         self._tasks.update(task for task, _, _ in rows)
         if sorted(task for task, _, _ in rows) != sorted(task for task, _ in footer.tasks):
-            self._note(ProblemKind.FOOTER, name, "its rows are not the tasks of its footer")
+            self._note(
+                ProblemKind.FOOTER,
+                name,
+                "its rows do not belong to the tasks that its footer lists",
+            )
         if self._run is not None:
             self._problems += check_kernels(table, name, self._run.plan_hashes)
         return {task: (kernel, device_class) for task, kernel, device_class in rows}
@@ -233,7 +237,11 @@ class _Verification:
         self._statuses.update(value_counts(table.column("status")))
         counted = value_counts(table.column("task_id"))
         if set(counted) != {task for task, _ in footer.tasks}:
-            self._note(ProblemKind.FOOTER, name, "its rows are of other tasks than in its footer")
+            self._note(
+                ProblemKind.FOOTER,
+                name,
+                "its rows do not belong to the tasks that its footer lists",
+            )
         try:
             self._keys.append(id_keys(table.column("sample_id")))
         except ValueError as error:
@@ -295,7 +303,7 @@ def _unlisted(fs: Filesystem, manifest: Manifest) -> tuple[list[Problem], list[P
     orphans, notes = [], []
     for name in unlisted_shards(fs, manifest):
         if name in manifest.replaced_names:
-            what = "was compacted; kept for its readers"
+            what = "was compacted and is kept for its readers"
             notes.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
         else:
             what = (

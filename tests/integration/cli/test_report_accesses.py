@@ -70,7 +70,7 @@ def test_a_kernel_that_is_asked_for_has_its_accesses_drawn(data: Path, tmp_path:
 def test_kernels_that_never_end_cost_their_maps_only(data: Path, tmp_path: Path) -> None:
     out = api.report(data, tmp_path / "r.html", kernels=["endless", "hangs", "k0"])
     words = words_of(out.read_text(encoding="utf-8"))
-    assert "Its memory accesses were not traced: loops of more than" in words
+    assert "This kernel's memory accesses were not traced: loops of more than" in words
     assert re.search(r"not traced: the trace was (killed after|ended after) \d+ s", words)
     assert "b[]: stores" in words
 
@@ -95,7 +95,7 @@ def test_off_traces_nothing(data: Path, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "tracing" not in done.err
     words = words_of((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "not traced: it was switched off." in words
+    assert "not traced: tracing was switched off." in words
 
 
 def test_kernels_that_were_not_asked_for_are_not_traced(data: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_kernels_that_were_not_asked_for_are_not_traced(data: Path, tmp_path: Pa
     assert "tracing" not in done.err
     words = words_of((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "not traced" not in words
-    assert "asked for by name: --kernel NAME" in words
+    assert "that the command names (--kernel NAME)" in words
 
 
 def test_another_word_than_auto_or_off_is_refused(data: Path, tmp_path: Path) -> None:

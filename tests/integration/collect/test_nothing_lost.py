@@ -126,7 +126,7 @@ def test_out_refuses_what_is_no_regular_file(command: Command, tmp_path: Path) -
     before = {name: (tmp_path / name).lstat() for name in names}
     for name in names:
         kind = "a named pipe" if "pipe" in name else "a character device"
-        assert_refused(command(tmp_path / name), Exit.USAGE, f"--out {tmp_path / name}: is {kind}")
+        assert_refused(command(tmp_path / name), Exit.USAGE, f"--out {tmp_path / name} is {kind}")
     for name in names:
         after = (tmp_path / name).lstat()
         assert (after.st_ino, after.st_mode) == (before[name].st_ino, before[name].st_mode)
@@ -171,8 +171,8 @@ def test_a_readme_of_ones_own_is_kept_beside_a_dataset(tmp_path: Path) -> None:
     assert (made.out / "README.md").read_text() == "# mine\n"
     assert (made.out / "croissant.json").exists()
     done = llmperf("dataset", "card", made.out)
-    assert_refused(done, Exit.USAGE, "README.md not written by llmperf", "move it away")
-    assert done.err.count("written by llmperf") == 1, "said once"
+    assert_refused(done, Exit.USAGE, "llmperf did not write README.md", "move it to another place")
+    assert done.err.count("llmperf did not write") == 1, "said once"
     assert (made.out / "README.md").read_text() == "# mine\n"
     (made.out / "README.md").unlink()
     for _ in range(2):  # its own may be replaced
@@ -197,7 +197,7 @@ def test_merge_says_what_is_in_the_way(three_kernels: Collected, tmp_path: Path)
     os.mkfifo(pipe)
     for out, kind in ((note, "a file"), (pipe, "a named pipe")):
         done = llmperf("dataset", "merge", three_kernels.out, other, "--out", out)
-        assert_refused(done, Exit.USAGE, f"--out {out}: is {kind}, not a folder: name a new folder")
+        assert_refused(done, Exit.USAGE, f"--out {out} is {kind}, not a folder: name a new folder")
     assert note.read_text(encoding="utf-8") == "mine"
 
 

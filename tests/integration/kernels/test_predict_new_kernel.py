@@ -128,7 +128,7 @@ def test_a_buffer_that_the_launch_overruns_is_warned_about(
     sizes = ("--global-size", "64,64", "--local-size", "8,8")
     done = llmperf(*asked, *sizes, "--arg", "a=5")
     assert done.code == 0, done.err
-    assert "buffer 'a' has 5 elements, the launch accesses 4096" in done.err
+    assert "buffer 'a' has 5 elements, but the launch accesses 4096" in done.err
     done = llmperf(*asked, *sizes, "--arg", "a=4096")
     assert "accesses" not in done.err
 
@@ -136,8 +136,8 @@ def test_a_buffer_that_the_launch_overruns_is_warned_about(
 @pytest.mark.parametrize(
     ("source", "sizes", "args", "warning"),
     [
-        (ROWS, ((64, 64), (8, 8)), {"w": 1024, "c": 4096}, "'c' has 4096 elements, the launch"),
-        (TILE, (4096, 64), {"c": 4096, "t": 16}, "'t' has 16 elements, the launch accesses 64"),
+        (ROWS, ((64, 64), (8, 8)), {"w": 1024, "c": 4096}, "'c' has 4096 elements, but the launch"),
+        (TILE, (4096, 64), {"c": 4096, "t": 16}, "'t' has 16 elements, but the launch accesses 64"),
     ],
 )
 def test_an_overrun_is_warned_about_at_the_first_question(
@@ -188,7 +188,9 @@ def test_an_analysis_that_fails_is_not_made_again(cpu: DeviceRef, trained: Train
         api.load_model(trained.run, progress=lines.append).predict(source, **SIZES)
         for _ in range(2)
     )
-    assert any("its memory analysis failed" in one for one in first.warnings), first.warnings
+    assert any("the kernel's memory analysis failed" in one for one in first.warnings), (
+        first.warnings
+    )
     assert again.warnings == first.warnings
     assert [one for one in lines if "probing" in one] == lines[1:]
 

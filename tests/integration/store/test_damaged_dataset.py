@@ -95,7 +95,9 @@ def test_every_reader_names_the_file_and_writes_nothing(
         words = reader.format(data=copied.out, copy=copy, out=tmp_path / "made")
         done = llmperf(*words.split())
         assert_refused(done, Exit.BAD_INPUT, damaged.name)
-        assert any(word in done.err for word in ("restore", "move it away", "upgrade")), done.err
+        assert any(word in done.err for word in ("restore", "move this file away", "upgrade")), (
+            done.err
+        )
     assert not (tmp_path / "made.html").exists()
     assert not (tmp_path / "made" / "run.json").exists()
 

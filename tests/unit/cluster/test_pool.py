@@ -221,7 +221,7 @@ def test_an_outage_is_waited_for_and_forgotten(device: Device | None) -> None:
         bench.step(30.0)
     assert bench.states()[0] is SlotState.WAITING
     told = [text for text in bench.said if text.startswith("h1:aaaaaa/gpu0")]
-    assert told == ["h1:aaaaaa/gpu0: it is tried again: no server"]
+    assert told == ["h1:aaaaaa/gpu0: this slot is tried again: no server"]
     for _ in range(40):
         first = [a for a in bench.actors if a.spec.slot.name == "h1:aaaaaa/gpu0"][-1]
         first.tell(ActorState.FAILED, kind=FailureKind.STORE, detail="no server", device=device)
@@ -412,7 +412,7 @@ def test_an_actor_that_falls_silent_is_ended_and_started_again() -> None:
         for actor in bench.actors[1:3]:
             actor.tell(ActorState.COLLECTING)
         bench.step(10)
-    assert "it has sent no report for" in bench.said[0]
+    assert "its actor has sent no report for" in bench.said[0]
     bench.step(5)
     assert len(bench.actors) == 4
 
@@ -499,7 +499,7 @@ def test_the_last_slot_of_its_class_pauses_for_drift_and_is_tried_again() -> Non
     assert bench.states() == [SlotState.DRAINED, SlotState.DRAINED, SlotState.PAUSED]
     assert bench.said[-1] == (
         "h2:bbbbbb/gpu0: paused: its sentinel kernel takes 40% longer than at first; "
-        "no other slot of its device class collects, it is retried in 10 s"
+        "no other slot of its device class collects, so it is retried in 10 s"
     )
     assert not bench.pool.is_over
     told = slots_document(bench.pool)

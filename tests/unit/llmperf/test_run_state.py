@@ -115,5 +115,5 @@ def test_a_server_without_the_ledger_is_told() -> None:
         location="d", ledger="redis://h", plan_hash="p", created_at="", num_tasks=4, device_classes=["x"],
         published=None, view=None,
     )  # fmt: skip
-    assert "its server was wiped or restarted" in lines_of([state])[0]
+    assert "the Redis server was wiped or restarted" in lines_of([state])[0]
     assert lines_of([]) == ["no run in this ledger"]

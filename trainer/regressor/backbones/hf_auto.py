@@ -130,8 +130,9 @@ def check_reads_packs(backbone: Backbone) -> None:
         backbone.train(training)
     if not difference <= _TOLERANCE:
         raise BadInput(
-            f"{name} ignores the attention mask or the position ids: packed and unpacked states "
-            f"differ by {difference:.1e} of their scale; choose another architecture"
+            f"{name} ignores the attention mask or the position ids: its states of a sequence in "
+            f"a pack and of the same sequence alone differ by {difference:.1e} relative to their "
+            f"size ({_TOLERANCE:.0e} is allowed); choose another architecture"
         )
 
 

@@ -205,7 +205,9 @@ class Monitor:
         self._closing.set()
         self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():
-            _logger.warning("the device monitor's last poll has not returned: left behind")
+            _logger.warning(
+                "the device monitor's last poll has not returned: its thread is left running"
+            )
         else:
             self._source.close()
 

@@ -64,7 +64,7 @@ def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlA
     if is_lost:
         return NvmlAbsent(
             reason=f"the GPU does not answer ({why})",
-            mend="nvidia-smi, dmesg: it needs a reset",
+            mend="see nvidia-smi and dmesg: the GPU needs a reset",
             is_lost=True,
         )
     return NvmlAbsent(reason=f"NVML does not know the GPU ({why})", mend="see nvidia-smi -L")

@@ -114,14 +114,16 @@ class NvmlGpu:
             # A healthy card may lack this figure. Only errors of a lost card are a problem.
             if is_from_a_lost_card(self._nvml, error):
                 return Health(
-                    problems=(f"it does not answer: {error}",), uncorrected_ecc_errors=None
+                    problems=(f"the GPU does not answer: {error}",), uncorrected_ecc_errors=None
                 )
         problems = []
         if self._ask("nvmlDeviceGetRetiredPagesPendingStatus"):
-            problems.append("memory pages wait to be retired: it needs a reset")
+            problems.append("memory pages wait to be retired: the GPU needs a reset")
         rows = self._ask("nvmlDeviceGetRemappedRows")  # cards since Ampere remap rows, not pages
         if rows is not None and (rows[2] or rows[3]):
-            problems.append("memory rows wait to be remapped, or could not be: it needs a reset")
+            problems.append(
+                "memory rows wait to be remapped, or could not be: the GPU needs a reset"
+            )
         action = self._recovery_action()
         if action:
             problems.append(f"the driver asks for a recovery (action {action}, see nvidia-smi -q)")

@@ -84,7 +84,7 @@ class LaunchLimits:
             raise launch_error(f"{shape}: the global size must be a multiple of the local size")
         if math.prod(group) > self._max_local_items:
             raise launch_error(
-                f"{shape}: {math.prod(group)} work-items a work-group; on this device "
+                f"{shape}: {math.prod(group)} work-items per work-group; on this device "
                 f"{self._name} takes at most {self._max_local_items} (CL_KERNEL_WORK_GROUP_SIZE)"
             )
         for count, limit in zip(group, device.max_work_item_sizes, strict=False):
@@ -111,7 +111,7 @@ class LaunchLimits:
                     num_bytes = padded(num_bytes)
                 if num_bytes > limit:
                     raise out_of_memory(
-                        f"argument {argument.name!r}: {num_bytes} bytes, at most {limit} possible"
+                        f"argument {argument.name!r}: {num_bytes} bytes, the maximum is {limit}"
                     )
         if local_bytes > device.local_memory_bytes:
             raise out_of_memory(

@@ -51,7 +51,7 @@ def special_files(where: Path) -> dict[str, Path]:
 def test_what_is_no_file_and_no_folder_is_refused_by_its_kind(check, tmp_path: Path) -> None:
     for number, (kind, path) in enumerate(special_files(tmp_path).items()):
         for one in (path, tmp_path / f"link{number}"):
-            with pytest.raises(OutputTaken, match=f"{one}: is {kind}, not a .*: name") as refused:
+            with pytest.raises(OutputTaken, match=f"{one} is {kind}, not a .*: name") as refused:
                 check(one)
             assert isinstance(refused.value, ConfigError), "exit code 2"
 

@@ -104,7 +104,7 @@ def test_intervals_by_spread_need_one_and_survive_json():
     scaled = calibrate(np.linspace(-1, 1, 40), by_spread=True)
     again = Conformal.from_json(json.loads(json.dumps(scaled.to_json())))
     assert again == scaled
-    with pytest.raises(ValueError, match="the model gives none"):
+    with pytest.raises(ValueError, match="the model gives no spread"):
         again.interval_ns(np.zeros(1), [""])
 
 

@@ -58,7 +58,9 @@ def test_other_devices_have_no_state(capsys):
     assert gpu_state(make_device()) is None
     text = told(None, capsys)
     assert "class replay extras work columns" in text
-    assert text.endswith("no CPU OpenCL device is usable; collect works and leaves them empty")
+    assert text.endswith(
+        "no CPU OpenCL device is usable; `llmperf collect` leaves these columns empty"
+    )
 
 
 def test_a_card_at_work(capsys):
@@ -74,9 +76,9 @@ def test_a_card_at_work(capsys):
 
 
 def test_a_card_at_rest_and_one_that_is_gone(capsys):
-    assert "no process computes on it" in told(state_of(FakeCard(reasons=0x1)), capsys)
+    assert "no process computes on this device" in told(state_of(FakeCard(reasons=0x1)), capsys)
     lost = state_of(FakeCard(errors={"nvmlDeviceGetUtilizationRates": GPU_IS_LOST}))
-    assert "NOT healthy: it does not answer: GPU is lost" in told(lost, capsys)
+    assert "NOT healthy: the GPU does not answer: GPU is lost" in told(lost, capsys)
 
 
 def test_without_nvml_one_line_says_so(capsys):

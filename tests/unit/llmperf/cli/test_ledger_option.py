@@ -65,10 +65,10 @@ def test_a_file_that_others_may_open_is_refused(file: Path, mode: int) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "it has 0 words"),
-        (b"redis://head redis://:secret@other", "it has 2 words"),
-        (b"\xff\xfesecret", "it is not UTF-8"),
-        (b"redis://:secret@head/0\n" * 400, "bytes: write one line"),
+        (b"", "the file has 0 words"),
+        (b"redis://head redis://:secret@other", "the file has 2 words"),
+        (b"\xff\xfesecret", "the file is not UTF-8 text"),
+        (b"redis://:secret@head/0\n" * 400, "bytes: it must hold one line"),
     ],
 )
 def test_other_content_is_refused(file: Path, content: bytes, told: str) -> None:

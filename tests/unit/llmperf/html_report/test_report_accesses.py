@@ -163,7 +163,7 @@ def test_a_page_shows_the_maps_of_the_kernels_that_have_them() -> None:
     )
     check_page(page)
     assert page.count("Memory accesses of the launch") == 1
-    assert "Its memory accesses were not traced: its source is a secret." in page
+    assert "memory accesses were not traced: its source is a secret." in page
 
 
 def tables() -> tuple[pa.Table, pa.Table]:
@@ -175,7 +175,7 @@ def tables() -> tuple[pa.Table, pa.Table]:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"source": None}, "does not hold its source"),
+        ({"source": None}, "does not hold the kernel's source"),
         ({"dims": None}, "earlier version"),
         ({"args": [{"position": 0, "leaves": None}]}, "earlier version"),
     ],
@@ -195,10 +195,10 @@ def test_a_launch_that_does_not_fit_its_kernel_is_not_traced() -> None:
     samples, kernels = tables()
     name, rows = kernels["name"][0].as_py(), samples.to_pylist()
     for changed, why in (
-        ({"local_size": [0]}, "its launch does not fit its arguments"),
-        ({"local_size": [3]}, "its launch does not fit its arguments"),
-        ({"args": []}, "its launch does not fit its arguments"),
-        ({"status": "hang"}, "no launch of it was timed"),
+        ({"local_size": [0]}, "the launch does not fit the kernel's arguments"),
+        ({"local_size": [3]}, "the launch does not fit the kernel's arguments"),
+        ({"args": []}, "the launch does not fit the kernel's arguments"),
+        ({"status": "hang"}, "no launch of this kernel was timed"),
     ):
         broken = pa.Table.from_pylist([{**one, **changed} for one in rows], schema=samples.schema)
         (found,) = traced_accesses(broken, kernels, [name]).values()
@@ -206,5 +206,5 @@ def test_a_launch_that_does_not_fit_its_kernel_is_not_traced() -> None:
     unread = [{**one, "args": [{**given, "kind": "odd"} for given in one["args"]]} for one in rows]
     broken = pa.Table.from_pylist(unread, schema=samples.schema)
     (found,) = traced_accesses(broken, kernels, [name]).values()
-    assert str(found).startswith("its launch cannot be read: ")
+    assert str(found).startswith("the launch's row cannot be read: ")
     assert traced_accesses(samples, kernels, [name, "unheard_of"]) == {}

@@ -210,7 +210,7 @@ def test_a_failed_analysis_is_one_short_line(tmp_path: Path):
     )
     known = Analyst(Model.load(trained()[2].folder)._run.kernels, cache=cache).knows(source.kernel)
     assert known is not None
-    assert known.said.startswith("its memory analysis failed: Traceback x")
+    assert known.said.startswith("the kernel's memory analysis failed: Traceback x")
     assert "\n" not in known.said
     assert len(known.said) < 300
 

@@ -310,7 +310,7 @@ def test_measured_launches_of_one_kernel_or_why_there_are_none(run):
     assert again.log2_factor == factor.log2_factor
     with pytest.raises(BadInput, match="measured on synth only"):
         factor_of(run, data, **one, device="h200")
-    with pytest.raises(BadInput, match="no row of it; it has"):
+    with pytest.raises(BadInput, match="no row of this kernel; its kernels are"):
         factor_of(run, data, kernel_id="x", name="unknown", source="none", device="synth")
     with pytest.raises(BadInput, match="a kernel of this name, but no ok launch"):
         factor_of(run, data, kernel_id="x", name=one["name"], source="other", device="synth")
@@ -370,5 +370,5 @@ def test_an_earlier_run_learns_from_its_predictions(run):
     assert old.few_shot is None
     assert few_shot_of_run(old) == run.few_shot
     take_out(run.folder, "predictions.parquet")
-    with pytest.raises(BadInput, match="train it again"):
+    with pytest.raises(BadInput, match="train the run again"):
         few_shot_of_run(old)

@@ -212,7 +212,7 @@ def test_buffers_take_the_fitted_extent():
 def test_a_buffer_that_the_launch_overruns_is_named():
     known = analysed(extent(0, 0, "global_size_0", "global_size_1"))
     filled = fill(request().signature, {0: 5, 1: 9, 2: 1}, known, (64, 64), (8, 8))
-    assert filled.warnings == ("buffer 'x' has 5 elements, the launch accesses 4096",)
+    assert filled.warnings == ("buffer 'x' has 5 elements, but the launch accesses 4096",)
     enough = fill(request().signature, {0: 4096, 1: 9, 2: 1}, known, (64, 64), (8, 8))
     assert enough.warnings == ()
 
@@ -260,7 +260,7 @@ def test_a_float_scalar_takes_finite_numbers_only(run):
     ("changes", "message"),
     [
         ({"device": "h200"}, "trained on synth"),
-        ({"global_size": (0,)}, "sizes start at 1"),
+        ({"global_size": (0,)}, "each size must be at least 1"),
         ({"global_size": (8, 8, 8, 8), "local_size": (1, 1, 1, 1)}, "1 to 3 sizes"),
         ({"local_size": (8, 8)}, "give the same number"),
         ({"local_size": (48,)}, "48 does not divide the global size 262144; 32 does"),
@@ -353,7 +353,7 @@ def test_two_dimensions_and_a_missing_one_are_said(run):
     record = predict(run, request(global_size=(512, 512), local_size=(16, 16)))
     assert len(record["local_size_best"]) == 2
     flat = predict(run, with_signature(dims=2))
-    assert any("uses 2 dimensions and 1 given" in text for text in flat["warnings"])
+    assert any("has 1 of the kernel's 2 dimensions" in text for text in flat["warnings"])
 
 
 def test_far_sizes_are_out_of_distribution_and_named(run):

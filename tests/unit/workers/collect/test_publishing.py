@@ -251,7 +251,7 @@ def test_what_a_colleague_lists_and_the_ledger_does_not_know_is_refused(
     ]
     publish(PosixFilesystem(tmp_path), foreign, plan_hash=PLAN_HASH, epoch=1)
     ledger.make(1)
-    with pytest.raises(LedgerLostError, match="rolled back: the manifest lists kernels/foreign-0"):
+    with pytest.raises(LedgerLostError, match="rolled back: it lacks kernels/foreign-0"):
         clock.run(1.0, publisher, ledger=ledger)
 
 

@@ -109,7 +109,7 @@ def test_a_source_that_does_not_compile_is_refused(text: str, message: str):
         (
             '#include "t.h"\nT f(T v) { return v + missing; }\n#include "u.h"\n'
             "__kernel void k(__global T *x) { x[0] = f(1); }\n",
-            r"k\.cl: line 4 of the text with its headers put in: error",
+            r"k\.cl: line 4 of the text with its headers inserted: error",
         ),
     ],
 )

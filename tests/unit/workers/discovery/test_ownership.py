@@ -296,7 +296,7 @@ def test_a_driver_that_lists_nobody_is_told_of(pynvml, caplog):
     card = FakeCard(lacks=frozenset({"nvmlDeviceGetComputeRunningProcesses_v3"}))
     with driver_with(pynvml, card), GpuClaim(REF, out=OUT, allow_busy=False) as claim:
         claim.take(GPU)
-    assert "is not known: NVML does not tell" in caplog.text
+    assert "is not known: NVML does not report them" in caplog.text
 
 
 def test_a_stranger_that_ends_is_waited_for(pynvml, monkeypatch, stranger):

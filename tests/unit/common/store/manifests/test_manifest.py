@@ -51,7 +51,9 @@ def test_json_round_trip(version, epoch, numbers, replaced):
     "data", [b"", b"{", b"[]", b"{}", b'{"schema_version": 1, "shards": [{"name": 1}]}']
 )
 def test_damage_names_the_file_and_what_to_do(data):
-    with pytest.raises(ManifestError, match=r"manifest-000003\.json is damaged .*move it away"):
+    with pytest.raises(
+        ManifestError, match=r"manifest-000003\.json is damaged .*[Mm]ove this file away"
+    ):
         parse_manifest(data, "manifest-000003.json")
 
 

@@ -102,5 +102,5 @@ def test_a_damaged_shard_leaves_no_half_file(dataset, tmp_path):
 
 def test_a_file_in_the_way_of_the_folder_is_a_message(dataset, tmp_path):
     (tmp_path / "out").write_text("")
-    with pytest.raises(OutputTaken, match=r"out: is a file, not a folder"):
+    with pytest.raises(OutputTaken, match=r"out is a file, not a folder"):
         export(dataset, tmp_path / "out", ExportFormat.CSV)

@@ -80,7 +80,7 @@ def test_fewer_shards_with_the_same_rows(data):
     assert len(report.waiting) == 16
     checked = verify(data)
     assert checked.clean
-    assert {note.what for note in checked.notes} == {"was compacted; kept for its readers"}
+    assert {note.what for note in checked.notes} == {"was compacted and is kept for its readers"}
 
 
 def test_rows_are_in_the_order_of_tasks(data):
@@ -177,7 +177,7 @@ def test_a_reader_that_has_it_open_goes_on_for_a_day(data):
     compact(data, target=WHOLE, now=NOW)
     assert reader.samples().num_rows == open_dataset(data).num_samples
     compact(data, target=WHOLE, now=NOW + DAY)
-    with pytest.raises(StoreError, match="open the dataset again if it was compacted"):
+    with pytest.raises(StoreError, match="if the dataset was compacted meanwhile, open it again"):
         reader.samples()
 
 

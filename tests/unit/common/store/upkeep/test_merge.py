@@ -243,7 +243,7 @@ def test_another_harness_version_is_refused(tmp_path):
     run = replace(open_dataset(b).run, harness_version=1)
     (b / RUN_FILE).write_bytes(run.to_json())
     with pytest.raises(
-        StoreError, match=r"/b has harness version 1, .*/a has 2.*collect the older"
+        StoreError, match=r"/b was measured by version 1 .*/a by version 2.*the lower version"
     ):
         merge([a, b], tmp_path / "out", assign_families=one_family)
     assert not (tmp_path / "out").exists()

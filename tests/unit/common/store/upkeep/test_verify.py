@@ -176,7 +176,7 @@ def test_a_second_row_beside_an_empty_one_is_found(path):
     change = with_value("global_size", 0, [])
     rewrite(path, "samples", change)
     found = {p.what for p in verify(path).problems}
-    assert any("other rows beside the one without NDRange" in what for what in found)
+    assert any("other rows beside the row without NDRange" in what for what in found)
     assert any("'ok' but there is no NDRange" in what for what in found)
     assert any("differ in length" in what for what in found)
 
@@ -266,7 +266,7 @@ def test_broken_chains_are_found(tmp_path):
     name = manifest_name(3)
     whole = (tmp_path / name).read_text()
     edit_manifest(tmp_path, 3, epoch=7)
-    assert f"{manifest_name(4)}: its epoch 1 is below 7" in the_problem(verify(tmp_path))
+    assert f"{manifest_name(4)}: its epoch 1 is below epoch 7" in the_problem(verify(tmp_path))
     (tmp_path / name).write_text(whole.replace('"version": 3', '"version": 5'))
     assert "says that it is version 5" in the_problem(verify(tmp_path))
     (tmp_path / name).write_text(whole)

@@ -123,5 +123,5 @@ def test_a_dataset_of_schema_version_5_is_merged_with_its_like_only(tmp_path: Pa
     assert merged.manifest.schema_version == SCHEMA_VERSION
     assert verify(tmp_path / "merged").problems == ()
     new = make_dataset(tmp_path / "new")
-    with pytest.raises(StoreError, match=r"has harness version 2, .* has 1"):
+    with pytest.raises(StoreError, match=r"by version 2 of the measuring code .* by version 1"):
         merge([old, new], tmp_path / "mixed", assign_families=assign_families)
