@@ -34,8 +34,7 @@ class ContentsRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The values of one buffer lie in [0, ``limit``), with ``SIGNED`` in (-``limit``,
-    ``limit``)."""
+    """The values of one buffer: in [0, ``limit``) or, with ``SIGNED``, in (-``limit``, ``limit``)."""
 
     rule: ContentsRule
     limit: int
@@ -99,8 +98,7 @@ class Extent:
     reason: str = ""
 
     def elements(self, sizes: Mapping[str, int]) -> int | None:
-        """Return the number of elements that one launch touches, at least 0; None without a
-        form."""
+        """Return how many elements one launch touches, at least 0; None without a form."""
         if self.form is None:
             return None
         reach = self.form.value(sizes)
@@ -155,8 +153,7 @@ class ChosenScalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputChoice:
-    """Inputs that keep a kernel's work-items busy: how they differ from the usual values, and their
-    effect.
+    """Inputs that keep a kernel's work-items busy, as changes to the usual values; their effect.
 
     Attributes:
         floats_free: whether floating-point scalars changed no index or loop count in the probes.
@@ -233,8 +230,7 @@ class Analysis:
         return replace(self, inputs=InputChoice(floats_free=known, reason=reason))
 
     def index_role(self, position: int) -> IndexRole | None:
-        """Return the role of one buffer's values; None where they are neither index nor loop
-        bound."""
+        """Return the role of a buffer's values; None where they are neither index nor loop bound."""
         return next((one for one in self.index_roles if one.position == position), None)
 
 

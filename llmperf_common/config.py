@@ -39,7 +39,7 @@ class Node(pydantic.BaseModel):
         extra="forbid",
         strict=False,
         validate_default=True,
-        allow_inf_nan=False,  # no limit needs them, and JSON, from which the hash is made, lacks them
+        allow_inf_nan=False,  # no limit needs them, and JSON (for the hash) lacks them
     )
 
     @classmethod
@@ -214,8 +214,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _innermost(error: pydantic.ValidationError) -> list[Any]:
-    """Return the errors, without an error of a collection that an error in one of its entries
-    caused."""
+    """Return the errors, without those of a collection that an error in an entry has caused."""
     items = error.errors()
     inside = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
     return [item for item in items if item["loc"] not in inside]
@@ -231,7 +230,7 @@ def _explain(root: type[Node], item: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, or tables nested too deeply
+    except (ValueError, RecursionError):  # thousands of digits, or deeply nested tables
         return f"(a {type(value).__name__} that is too large to show)"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 

@@ -15,8 +15,10 @@ OK_STATUS = "ok"
 
 
 class FailureCode(StrEnum):
-    """Why a sample has no time. ``samples.status`` stores the code, so codes may be added but never
-    renamed."""
+    """Why a sample has no time.
+
+    ``samples.status`` stores the code. So codes may be added, but never renamed.
+    """
 
     BUILD_ERROR = "build_error"
     BUILD_TIMEOUT = "build_timeout"

@@ -83,8 +83,7 @@ def family_sizes(families: Mapping[str, str]) -> dict[str, int]:
 
 
 def compared_views(source: str) -> Views:
-    """Return a source's token runs in both views; one hash where the source is too long to
-    tokenise."""
+    """Return a source's token runs in both views; one hash if it is too long to tokenise."""
     if len(source) <= MAX_SOURCE_CHARS:
         return views_of(source)
     text = hashlib.blake2b(source.encode("utf-8", "replace"), digest_size=8).digest()

@@ -69,8 +69,7 @@ def digest(views: Views) -> bytes:
 
 
 def _encoded(source: str) -> tuple[Hashes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return each token's hash; for a name also its number and the distance to its last
-    occurrence."""
+    """Return each token's hash, and each name's number and distance to its last occurrence."""
     words: list[int] = []
     numbers: list[int] = []
     gaps: list[int] = []

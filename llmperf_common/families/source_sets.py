@@ -49,8 +49,7 @@ class _View:
 
     @cached_property
     def _by_hash(self) -> tuple[Short, Ints, Ints, Ints]:
-        """Return the hashes sorted, their positions, and each position's sources (starts,
-        owners)."""
+        """Return sorted hashes, their positions, and each position's sources (starts, owners)."""
         order = np.argsort(self.hashes)
         owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
         by_run = np.argsort(self.members, kind="stable")

@@ -215,8 +215,7 @@ def assemble(
     device: Floats,
     work: Floats,
 ) -> LaunchColumns:
-    """Return launch columns; the arguments are summed up by launch, all other columns are
-    unchanged."""
+    """Return launch columns: arguments are summed up by launch, all other columns are unchanged."""
     num = len(dims)
 
     def total(mask: npt.NDArray[np.bool_]) -> Floats:

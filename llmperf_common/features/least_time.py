@@ -1,5 +1,4 @@
-"""A lower bound of a launch's time, from the bytes that the launch certainly moves and from launch
-overhead.
+"""A lower bound of a launch's time, from launch overhead and the bytes that are certainly moved.
 
 Owns that bound, which corrects predictions that are too short. The bound counts only certain
 traffic: buffers in which each work-item touches an element of its own, with no condition other than

@@ -117,8 +117,7 @@ def _compute_term_ns(columns: LaunchColumns, fp32_gflops: Floats) -> Floats:
 
 
 def _accessed_bytes(columns: LaunchColumns) -> Floats:
-    """Return the bytes requested from caches; a warp that reads one common element makes one
-    access."""
+    """Return the bytes requested from caches; a warp that reads one element makes one access."""
     kinds = [columns.static_feature(name) for name in _ACCESS_PATTERNS]
     every = np.maximum(np.nan_to_num(np.stack(kinds)).sum(axis=0), 1.0)
     shared = np.nan_to_num(columns.static_feature("broadcast_accesses")) / every

@@ -112,8 +112,7 @@ def _rows_of(samples: pa.Table, table: pa.Table, key: str, name: str) -> Codes:
 
 
 def flat_lists(column: pa.ChunkedArray) -> tuple[Codes, pa.Array]:
-    """Return the row of each item of a list column, shape (a,), and the items; a null list has
-    none."""
+    """Return the row of each item of a list column, shape (a,), and the items; null has none."""
     lists = column.combine_chunks()
     if isinstance(lists, pa.ChunkedArray):  # pyarrow keeps a table without rows chunked
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], column.type)
