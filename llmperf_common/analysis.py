@@ -34,7 +34,7 @@ class ContentsRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The values of one buffer: in [0, ``limit``) or, with ``SIGNED``, in (-``limit``, ``limit``)."""
+    """A buffer's values: in [0, ``limit``) or, with ``SIGNED``, in (-``limit``, ``limit``)."""
 
     rule: ContentsRule
     limit: int
@@ -230,7 +230,7 @@ class Analysis:
         return replace(self, inputs=InputChoice(floats_free=known, reason=reason))
 
     def index_role(self, position: int) -> IndexRole | None:
-        """Return the role of a buffer's values; None where they are neither index nor loop bound."""
+        """Return the role of a buffer's values; None where they are no index and no loop bound."""
         return next((one for one in self.index_roles if one.position == position), None)
 
 

@@ -205,7 +205,7 @@ def features_from_tables(
 
 
 def combine(columns: LaunchColumns) -> Floats:
-    """Return the feature matrix of n launches, shape (n, f), in the order of ``feature_meanings``."""
+    """Return the feature matrix of n launches, shape (n, f), ordered as ``feature_meanings``."""
     groups = [
         _launch(columns),
         _device(columns),
