@@ -44,7 +44,7 @@ def read_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> byt
 
 
 def check_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> None:
-    """Raise as ``read_plain`` would, without reading: for files that a library opens by name."""
+    """Raise as ``read_plain`` does, but read nothing; for files that a library opens by name."""
     os.close(_open_regular(path, max_bytes=max_bytes, inside=inside))
 
 

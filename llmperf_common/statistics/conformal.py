@@ -69,7 +69,7 @@ class Conformal:
     """Whether half widths are multiples of the spread that the model predicts for each row."""
 
     def half_widths(self, bins: npt.ArrayLike) -> Floats:
-        """Return the log2 half width of each label in ``bins``: (n,); pooled for unknown labels."""
+        """Return each label's log2 half width, shape (n,); the pooled one for unknown labels."""
         return np.array(
             [self.bins.get(str(label), self.pooled).half_width_log2 for label in np.asarray(bins)],
             dtype=np.float64,
