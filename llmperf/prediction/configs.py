@@ -1,7 +1,7 @@
 """Launches from a file of JSON lines, a JSON array, CSV or Parquet, recognised by its content.
 
-Owns the formats and their messages. Whether kernel and device allow a launch is checked by the
-prediction, whose messages use the name that each launch gets here (``line 7``).
+Owns the formats and their messages. The prediction checks whether kernel and device allow a launch.
+Its messages use the name that each launch gets here (``line 7``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ARGUMENT_PREFIX = "arg."
 _MORE = "see docs/how-to/predict-many-configs.md"
 _MAX_BYTES = 256 * 2**20
 _MOST_SHOWN = 80
-"""Characters of a faulty value in a message, at most."""
+"""Maximum number of characters of a faulty value in a message."""
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
 """The place of each row (``line 7``), and its values by key."""
@@ -95,7 +95,7 @@ def _content(file: str | Path, where: str) -> bytes:
 def _start_of(file: str | Path) -> bytes:
     if str(file) != STDIN:
         with Path(file).open("rb") as stream:
-            return stream.read(_MAX_BYTES + 1)  # any kind of file is allowed, also a pipe
+            return stream.read(_MAX_BYTES + 1)  # any kind of file is allowed, including a pipe
     if sys.stdin is None:  # the parent process closed it
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     return sys.stdin.buffer.read(_MAX_BYTES + 1)
@@ -132,7 +132,7 @@ def _line_rows(text: str, where: str) -> Rows:
                 ) from None
             except RecursionError:
                 raise BadInput(f"{where}, line {number}: {_TOO_DEEP}") from None
-            except ValueError:  # Python's own limit of digits
+            except ValueError:  # more digits than Python allows
                 raise BadInput(f"{where}, line {number}: {_TOO_LONG}") from None
             yield f"line {number}", _mapping(entry, f"{where}, line {number}")
 
@@ -205,7 +205,7 @@ def _listed(batch: pa.RecordBatch, where: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = batch.to_pylist()
     except UnicodeDecodeError:
         raise
-    except (ValueError, OverflowError, pa.ArrowException) as error:  # a date beyond Python's
+    except (ValueError, OverflowError, pa.ArrowException) as error:  # a date beyond Python's limit
         raise BadInput(
             f"{where}: a column cannot be read: {error}: give numbers and texts"
         ) from None
@@ -226,7 +226,7 @@ def _check_columns(names: list[str], where: str) -> None:
 
 
 def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table row as a launch: columns that are no launch keys are kernel arguments."""
+    """Return a table row as a launch; columns that are not launch keys are kernel arguments."""
     values = {key: row[key] for key in _KEYS if key in row}
     arguments = {
         name.removeprefix(_ARGUMENT_PREFIX): value
@@ -239,7 +239,7 @@ def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
             given = json.loads(given)
         except (ValueError, RecursionError):
             return values  # ``_config`` refuses the text, which is no object, and shows it
-    if isinstance(given, list):  # Arrow's map
+    if isinstance(given, list):  # Arrow's form of a map
         given = dict(given)
     if isinstance(given, Mapping):
         arguments |= {name: value for name, value in given.items() if value is not None}
