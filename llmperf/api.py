@@ -118,8 +118,8 @@ def train_on_cluster(
 ) -> RunSummary:
     """Train a language model over the nodes of a Ray cluster. The same call again resumes.
 
-    The cluster is that of this Ray job or of ``RAY_ADDRESS``. Without both a local cluster is
-    started.
+    The cluster is that of this Ray job or of ``RAY_ADDRESS``. If there is neither, a local cluster
+    is started.
 
     Args:
         data: a dataset that all nodes see under this path, or ``s3://BUCKET/PREFIX``.

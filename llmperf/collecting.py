@@ -132,8 +132,8 @@ def collect_on_cluster(
 ) -> CollectSummary:
     """Time kernels on all GPUs of a Ray cluster and write one dataset. The same call again resumes.
 
-    The cluster is that of this Ray job or of ``RAY_ADDRESS``. Without both a local cluster is
-    started.
+    The cluster is that of this Ray job or of ``RAY_ADDRESS``. If there is neither, a local cluster
+    is started.
 
     Args:
         corpus: as for ``collect``; only the calling process reads it.

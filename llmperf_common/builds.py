@@ -27,9 +27,9 @@ class KernelResources:
         shared_bytes: local memory per work-group, without ``__local`` arguments: launches set
             their size.
         max_work_group_size: largest work-group, in work-items.
-        occupancy: share, 0 to 1, of the work-items that a multiprocessor can hold which are
-            resident, with work-groups of ``occupancy_work_group_size`` and without ``__local``
-            arguments; None where the architecture is unknown.
+        occupancy: resident work-items ÷ work-items that a multiprocessor can hold, 0 to 1, for
+            work-groups of ``occupancy_work_group_size`` without ``__local`` arguments; None where
+            the architecture is unknown.
         occupancy_limits: the resources that limit the occupancy.
         seconds: time to determine these values, including a second compilation; ``Build.seconds``
             does not contain it.

@@ -169,7 +169,7 @@ _Actor: Any = ray.remote(_SlotActor)
 
 @contextlib.contextmanager
 def connected() -> Iterator[RayRuntime]:
-    """Connect to the job's cluster or ``RAY_ADDRESS``; without both start Ray for this run."""
+    """Connect to the job's cluster or ``RAY_ADDRESS``; if there is neither, start Ray."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if ray.is_initialized():
         yield RayRuntime()

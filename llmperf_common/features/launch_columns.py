@@ -56,8 +56,8 @@ class LaunchColumns:
 
     Attributes:
         dims: number of dimensions of the NDRange.
-        global_size: in work-items, shape (n, 3); 1 in unused dimensions.
-        local_size: in work-items, shape (n, 3); 1 in unused dimensions.
+        global_size: global sizes in work-items, shape (n, 3); 1 in unused dimensions.
+        local_size: local sizes in work-items, shape (n, 3); 1 in unused dimensions.
         buffer_bytes: bytes of all global and constant buffers.
         read_bytes: bytes of the global and constant buffers that the kernel may read.
         written_bytes: bytes of the buffers that the kernel may write.

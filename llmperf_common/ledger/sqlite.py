@@ -261,7 +261,7 @@ class SqliteLedger:
                 raise
             self._db.execute("COMMIT")
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
-            raise  # a bug of ours, such as a task bound twice: attaching again would hide it
+            raise  # a bug of LLMPerf, such as a task bound twice, which attaching again would hide
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
                 raise StoreError(

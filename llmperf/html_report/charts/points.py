@@ -158,8 +158,8 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
     for index, (value, words) in enumerate(shown):
         place = frame.at_y(value)
         canvas.line(frame.left, place, frame.right, place, "guide")
-        # The text stands below the lowest of several lines, and below a line near the top, where the
-        # axis label stands. Otherwise it stands above its line.
+        # The text stands below the lowest of several lines, and below a line near the top, where
+        # the axis label stands. Otherwise it stands above its line.
         below = (len(shown) > 1 and index == 0) or place < frame.top + 14
         canvas.text(frame.left + 4, place + (11 if below else -4), words, "note")
 

@@ -125,7 +125,8 @@ class S3Filesystem:
                 was_repeated = was_repeated or metadata.get("RetryAttempts", 0) > 0
                 if metadata["HTTPStatusCode"] == 412:
                     return was_repeated and self._mark_of(name) == mark
-            # 409: another write of this name was under way and ours was dropped: try again.
+            # 409: another write of this name was under way, so the server dropped our write. Try
+            # again.
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
             f"cannot create {self.describe(name)}: {_CONFLICT_ATTEMPTS} other writes of it were "

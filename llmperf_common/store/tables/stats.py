@@ -42,7 +42,8 @@ class DatasetStats:
         num_kernels: number of different kernels; a kernel on two device classes counts once.
         num_families: number of different kernel families.
         num_devices: number of devices in the table ``devices``.
-        median_ns_percentiles: of the ok rows' medians, by percentile ("50"); empty without ok rows.
+        median_ns_percentiles: percentiles of the ok rows' medians, by number ("50"); empty without
+            ok rows.
         ok_by_decade: ok rows by the power of ten of ``median_ns`` ("4": 10 to 100 µs).
         short_share: ok rows with a median below 10 µs; None without ok rows.
         censored_share: ``over_time_budget`` rows ÷ (``over_time_budget`` + ok rows); None if there
