@@ -1,4 +1,5 @@
 """Many machines: the Redis ledger, the Ray actors, the pool that restarts them, and their metrics.
 
-Collecting on one machine needs none of this. ``workers/collect/loop.py`` takes any ``Ledger``.
+Collecting on one machine does not need this package: ``workers/collect/loop.py`` takes any
+``Ledger``.
 """

@@ -1,7 +1,8 @@
-"""``collect --cluster``: the driver. It finds the devices, makes the plan and watches the actors.
+"""The driver of ``collect --cluster``, which finds the devices, makes the plan and watches actors.
 
-Owns the order of a run over many nodes; no data passes through it. The driver may die at any time:
-its actors end with it, and the same command attaches to the dataset and its ledger and resumes.
+Owns the order of steps in a run over many nodes; no data passes through the driver. The driver may
+die at any time: its actors end with it. The same command then attaches to the dataset and its
+ledger, and resumes the run.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class NoSlotsError(DeviceLostError):
 
 
 class ClusterObserver(Protocol):
-    """Observes a run over many nodes; decides nothing."""
+    """Observes a run over many nodes, without influence on the run."""
 
     def say(self, text: str) -> None:
         """Show ``text`` to the operator."""
         ...
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """Called once: the plan is made, and the actors start next.
+        """Called once, when the plan is made and before the actors collect.
 
         Args:
             plan: all tasks of the run.
@@ -90,22 +91,22 @@ def collect_on_cluster(
         fs: the dataset folder, as the driver sees it.
         location: the dataset's name, the same on all nodes.
         runtime: the cluster.
-        config: the whole tree.
-        device: ``--device``, for pools that name none.
-        ledger: ``sqlite`` or a Redis URL.
-        state_folder: for files that must not lie on a network.
-        control: passes Ctrl-C on.
+        config: the whole config tree.
+        device: value of ``--device``, for pools that name no device.
+        ledger: ``sqlite`` or the URL of a Redis server.
+        state_folder: folder for files that must not lie on a network file system.
+        control: tells the run to stop, for example on Ctrl-C.
         observer: receives the run's progress.
 
     Raises:
         ManyHostsError: ``ledger`` is a file, and the cluster has several hosts.
-        NoSlotsError: No node has the labels, or no device can be used.
+        NoSlotsError: No node has the labels of a pool, or no device can be used.
         NothingCompilesError: No kernel can be built on any node; no failure was recorded.
         StoreError: The dataset cannot be used.
     """
     started_s = time.monotonic()
     limits = config.limits
-    # Only the driver checks the limits of the whole run: an actor knows its own rows only.
+    # Only the driver checks the limits of the whole run, because an actor knows its own rows only.
     theirs = config.model_copy(
         update={"limits": limits.model_copy(update={"max_time_s": None, "max_failures": None})}
     )
@@ -169,7 +170,7 @@ def _opened(
     started_s: float,
     say: Callable[[str], None],
 ) -> tuple[Device, ...]:
-    """Wait until all actors have opened their devices, or until some have and time is up."""
+    """Wait until all actors have opened their devices, or until some have when the time is up."""
     deadline_s = started_s + config.cluster.start_timeout_s
     has_told = False
     while True:
@@ -224,7 +225,7 @@ def _absent_classes(plan: Plan, pool: ActorPool) -> list[str]:
 
 
 def _tell_shared(pool: ActorPool, say: Callable[[str], None]) -> None:
-    """Report the devices that several actors use: a CPU device stands in for each Ray GPU."""
+    """Report devices that several actors use, as a CPU device that stands in for each Ray GPU."""
     used = Counter(
         (slot.node_id, device.device_uuid, device.name) for slot, device in pool.devices.items()
     )
@@ -240,7 +241,7 @@ def _watch(
     observer: ClusterObserver,
     started_s: float,
 ) -> EndReason:
-    """Step the pool until it is over; return why."""
+    """Step the pool until no actor runs or will start; return why the run ended."""
     reason: EndReason | None = None
     dropped = False
     control.is_collecting = True

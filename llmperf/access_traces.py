@@ -1,4 +1,4 @@
-"""Traces of which bytes a launch accesses, made on a CPU OpenCL device for a dataset's report.
+"""Traces of the bytes that a launch accesses, made on a CPU OpenCL device for a dataset's report.
 
 Owns which launch of a kernel is traced, and the reason that is shown if there is no trace. The
 tracing runs in a child process with a time limit (``workers/work``).
@@ -22,7 +22,7 @@ from llmperf_common.store.tables.argument_rows import arguments_from_rows
 from llmperf_common.store.tables.launch_rows import LAUNCH_COLUMNS, launch_from_row
 
 _MOST_CHARACTERS = 240
-"""Characters of a reason."""
+"""Maximum number of characters of a reason."""
 _ROW_COLUMNS = ("kernel_id", "status", *LAUNCH_COLUMNS)
 _OK = "ok"
 _MOST_DIMENSIONS = 3
@@ -36,7 +36,7 @@ def traced_accesses(
     step: CpuStep = CpuStep.AUTO,
     progress: Callable[[str], object] = lambda _line: None,
 ) -> dict[str, AccessTrace | str]:
-    """Return what one launch of each named kernel accesses, or the reason why it is not known.
+    """Return what one launch of each named kernel accesses, or the reason why that is unknown.
 
     The launch is the middle one of the kernel's timed launches, ordered by number of work-items.
 
@@ -44,7 +44,7 @@ def traced_accesses(
         samples: table of ``schemas.SAMPLES``.
         kernels: table of ``schemas.KERNELS``.
         names: names or ids of kernels. If one of them is not in the dataset, nothing is traced and
-            the result is empty: the report will refuse the name.
+            the result is empty, because the report will refuse the name.
         step: ``off`` traces nothing.
         progress: receives one line before each step that takes seconds.
 
@@ -117,7 +117,7 @@ def _launch_of(row: Mapping[str, Any], samples: pa.Table) -> tuple[Kernel, Launc
 
 
 def _fits(kernel: Kernel, config: LaunchConfig) -> bool:
-    """Whether a launch can be one of a kernel: a dataset may come from anywhere."""
+    """Whether a launch fits a kernel; a dataset of unknown origin may contradict itself."""
     assert kernel.signature is not None, "just made"
     declared = [(one.position, one.kind) for one in kernel.signature.arguments]
     given = [(one.position, one.kind) for one in config.args]

@@ -1,6 +1,6 @@
 """The public Python API: one function for each command.
 
-Connects workers and trainer, which do not import each other. Heavy imports happen
+Connects the packages workers and trainer, which do not import each other. Heavy imports happen
 inside the functions.
 """
 
@@ -57,8 +57,8 @@ def open_dataset(path: str | Path) -> Dataset:
 def verify(path: str | Path) -> VerifyReport:
     """Check the integrity of a dataset: hashes, ids, and that each task is stored exactly once.
 
-    A damaged dataset raises nothing: ``problems`` lists the damage, ``clean`` is true without any.
-    A run may be collecting into the dataset meanwhile.
+    Damage raises no exception: ``problems`` lists the damage, and ``clean`` is true if there is no
+    damage. A run may be collecting into the dataset meanwhile.
 
     Args:
         path: the dataset: a folder or ``s3://BUCKET/PREFIX``.
@@ -84,10 +84,11 @@ def train(
 
     Args:
         data: the dataset: a folder or ``s3://BUCKET/PREFIX``.
-        out: the folder to write: new, empty, or of the same training.
+        out: the folder to write: new, empty, or left by the same training.
         preset: a preset of ``configs/train/``: ``gbdt``, ``tiny``, ``codegen-2b`` …
         config: a TOML file that overrides the preset.
-        overrides: values that override both, by key: ``{"train.seed": 1}``; or texts ``key=value``.
+        overrides: values that override preset and file, by key: ``{"train.seed": 1}``; or texts
+            ``key=value``.
         init: pretrained weights: a Hugging Face checkpoint folder, or ``random``.
         progress: None is silent, True writes lines to stderr, a function is called with each line.
 
@@ -117,7 +118,8 @@ def train_on_cluster(
 ) -> RunSummary:
     """Train a language model over the nodes of a Ray cluster. The same call again resumes.
 
-    The cluster is that of this Ray job or ``RAY_ADDRESS``; without either a local one is started.
+    The cluster is that of this Ray job or of ``RAY_ADDRESS``. If there is neither, a local cluster
+    is started.
 
     Args:
         data: a dataset that all nodes see under this path, or ``s3://BUCKET/PREFIX``.
@@ -178,12 +180,13 @@ def evaluate(
     Args:
         run: a run's folder or name.
         data: the dataset: a folder or ``s3://BUCKET/PREFIX``.
-        out: the folder to write: new, empty, or an earlier evaluation.
+        out: the folder to write: new, empty, or left by an earlier evaluation.
         split: ``test``, ``validation``, ``calibration``, ``train``, ``seen_configs`` or ``all``.
         allow_seen: also score rows of families that the model was trained on; the table says so.
 
     Raises:
-        BadInput: The run or the part cannot be used (``SeenRows``: the model was trained on it).
+        BadInput: The run or the part cannot be used (``SeenRows``: the model was trained on
+            families of the part).
         ConfigError: ``split`` is not the name of a part, or ``out`` holds something else.
     """
     from trainer.data.dataset import load_data  # noqa: PLC0415
@@ -201,12 +204,13 @@ def calibrate(
     """Correct a trained run for measured kernels: fit one factor per kernel from a few launches.
 
     The factors are written atomically into the run (``kernel_factors.json``); ``predict`` and
-    ``evaluate`` apply them from then on and say so. Factors of other kernels stay.
+    ``evaluate`` apply them from then on and say so. Factors of other kernels stay unchanged.
 
     Args:
         run: a run's folder or name.
         data: a dataset with launches of the kernels: a folder or ``s3://BUCKET/PREFIX``.
-        launches: most launches used per kernel, so that ``evaluate`` can score others; None: all.
+        launches: maximum number of launches used per kernel, so that ``evaluate`` can score the
+            others; None: all.
 
     Raises:
         BadInput: The run cannot be used, or no row is usable: a row must be ok, time one launch per
@@ -238,10 +242,10 @@ def report(
         path: a dataset (folder or ``s3://BUCKET/PREFIX``), an evaluation or CORPUS.parquet.
         out: the HTML file to write.
         evaluation: the folder of an evaluation to add to a dataset's report.
-        kernels: which kernels of a dataset get a section of their own: at most this number,
-            ``"all"``, or these names or ids; None: up to 300 kernels or 4 MB.
+        kernels: which kernels of a dataset get a section of their own: a maximum number, ``"all"``,
+            or a list of names or ids; None: up to 300 kernels or 4 MB.
         accesses: ``auto`` draws which work-items of a named kernel access which bytes, if a CPU
-            OpenCL device can trace a launch (some seconds a kernel); ``off`` draws no such map.
+            OpenCL device can trace a launch (some seconds per kernel); ``off`` draws no such map.
 
     Returns:
         ``out``.
@@ -272,13 +276,14 @@ def load_model(
 
     Args:
         model: a run's folder or name, or ``h200``, the model in the package. None: the only run in
-            ``runs/``; the model in the package if there is no run.
+            ``runs/``, or the model in the package if there is no run.
         analyse: whether to find the extents of new kernels' buffers by probe launches on a CPU
-            OpenCL device, if there is one.
-        measured: a dataset with a few launches of the kernels to predict: they correct the
-            predictions of the loaded model; nothing is written.
+            OpenCL device, if there is such a device.
+        measured: a dataset with a few launches of the kernels to predict. These launches correct
+            the predictions of the loaded model; nothing is written.
         work: ``auto`` counts the operations and accesses of launches on a CPU OpenCL device, if
-            there is one and the model uses the counts (about 1 s per kernel); ``off`` does not.
+            there is such a device and the model uses the counts (about 1 s per kernel); ``off``
+            does not count.
         progress: None is silent, True writes a line to stderr before each step that takes seconds,
             a function is called with each line.
 
@@ -317,7 +322,8 @@ def predict(
 ) -> Prediction:
     """Predict the time of one launch of a kernel from its source. For many: ``load_model`` once.
 
-    No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device, if any.
+    No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device, if there is
+    such a device.
 
     Args:
         source: an OpenCL C file, or its text.
@@ -361,10 +367,10 @@ def predict_many(
 ) -> list[Prediction]:
     """Predict thousands of launches of one kernel; the source is read and the model called once.
 
-    Each time equals that of ``predict`` if the launch's work was counted in both. Work is counted
-    for at most 20 s for each 512 launches; if none of them can be counted, counting ends. ``work``
-    of each prediction is ``counted`` or ``none``. All launches are checked before the first is
-    predicted.
+    Each time equals that of ``predict`` if both calls counted the launch's work. Work is counted
+    for at most 20 s for each 512 launches. If none of 512 launches can be counted, counting ends.
+    ``work`` of each prediction is ``counted`` or ``none``. All launches are checked before the
+    first is predicted.
 
     Args:
         source: an OpenCL C file, or its text.
@@ -373,8 +379,8 @@ def predict_many(
         kernel: name of the kernel; optional if the source has one kernel.
         model: as for ``load_model``.
         device: device class; optional if the model knows one class.
-        best_local_size: whether to compare the legal local sizes of each launch, about 25 more
-            launches for each.
+        best_local_size: whether to compare the legal local sizes of each launch, which takes about
+            25 more predictions per launch.
         work: as for ``load_model``.
 
     Returns:

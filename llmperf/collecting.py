@@ -1,4 +1,4 @@
-"""``collect`` on one device and ``collect_on_cluster``, shared by the Python API and the commands.
+"""The functions ``collect`` and ``collect_on_cluster``, which Python API and commands share.
 
 Owns the translation of simple arguments to config, device, ledger and observer. Heavy imports
 happen inside the functions.
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 SourcePath = str | os.PathLike[str]
 Overrides = Mapping[str, Any] | Sequence[str]
 _LEAST_ADDRESS_SPACE_BYTES = 512 * 2**20
-"""Bytes of address space that Python, Arrow and SQLite need; with an OpenCL runtime 800 MiB."""
+"""Bytes of address space that Python, Arrow and SQLite need. With an OpenCL runtime they need 800
+MiB."""
 ConfigT = TypeVar("ConfigT", bound="Node")
 
 
@@ -55,8 +56,9 @@ def collect(
     all committed results are kept, and the same call continues.
 
     Args:
-        corpus: one or several .cl files, folders, archives, git directories, corpus Parquet files.
-        out: the dataset: a folder or ``s3://BUCKET/PREFIX``, new or one to resume.
+        corpus: one or several .cl files, folders, archives, git directories or corpus Parquet
+            files.
+        out: the dataset: a folder or ``s3://BUCKET/PREFIX``, new or to be resumed.
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         preset: name of a preset (``default``, ``demo``, ``400k``).
         samples_per_kernel: launch configs per kernel; 68 unless the preset sets another number.
@@ -64,7 +66,7 @@ def collect(
             ``memory_analysis``, ``decoupled``, ``simple``.
         seed: seed of launch configs and inputs.
         max_time: time after which no new task is started: seconds, or a text such as ``"20m"``.
-        max_failures: the run stops when more rows than this have failed.
+        max_failures: number of failed rows above which the run stops.
         config: a TOML file that overrides the preset.
         overrides: values that override all others, by key: ``{"timing.cold_readings": 0}``; or one
             or several texts ``key=value``.
@@ -130,7 +132,8 @@ def collect_on_cluster(
 ) -> CollectSummary:
     """Time kernels on all GPUs of a Ray cluster and write one dataset. The same call again resumes.
 
-    The cluster is that of this Ray job or ``RAY_ADDRESS``; without either a local one is started.
+    The cluster is that of this Ray job or of ``RAY_ADDRESS``. If there is neither, a local cluster
+    is started.
 
     Args:
         corpus: as for ``collect``; only the calling process reads it.
@@ -181,7 +184,7 @@ def collect_on_cluster(
     where = str(out) if folder is None else str(folder.absolute())
     ledger_location_of = ledger_locations(
         ledger, where, state_folder()
-    )  # fails now, before the corpus is read, if the server is not usable
+    )  # an unusable server fails here, before the corpus is read
     kernels = read_sources(_sources(corpus))
     fs = open_filesystem(where)
     with (
@@ -219,7 +222,7 @@ def device_ref(
     Args:
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         tell: called with a line of text before each trial of an OpenCL runtime.
-        report: the known devices; None: try the runtimes now.
+        report: the known devices; if it is None, the runtimes are tried now.
 
     Raises:
         CommandError: No such device is usable, or ``device`` is no valid selector.
@@ -229,7 +232,7 @@ def device_ref(
     try:
         ref = choose(device, report, tell=tell or (lambda _line: None))
     except ValueError as error:
-        if device.startswith("replay:"):  # the selector is valid, its file is not
+        if device.startswith("replay:"):  # the selector is valid, but its file is not
             what = f"--device {device}: {error}; correct the file or name another"
             raise CommandError(Exit.BAD_INPUT, what) from None
         raise CommandError(Exit.USAGE, str(error)) from None
@@ -315,7 +318,7 @@ def _settings(
 def _checked_selectors(
     device: str, config: ClusterCollectConfig
 ) -> tuple[str, ClusterCollectConfig]:
-    """Return ``device``, and ``config`` with its pools' devices, in forms valid on every node."""
+    """Return ``device`` and ``config`` with selectors in forms that are valid on every node."""
     pools = tuple(
         pool
         if pool.device is None

@@ -1,4 +1,4 @@
-"""The options that switch a step off which needs a CPU OpenCL device."""
+"""The options that switch off a step which needs a CPU OpenCL device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from llmperf_common.config import ConfigError
 
 
 class CpuStep(StrEnum):
-    """Whether a step that needs a CPU OpenCL device is done where one is usable, or never."""
+    """Whether a step that needs a CPU OpenCL device runs if such a device is usable, or never."""
 
     AUTO = "auto"
     OFF = "off"
@@ -18,7 +18,7 @@ class CpuStep(StrEnum):
         """Return the member with the value ``text``.
 
         Args:
-            text: what the user gave.
+            text: the value that the user gave.
             option: the name of the option, for the message.
             verb: what the step does, for the message: ``count``, ``trace``.
 

@@ -1,8 +1,8 @@
 """``python -m llmperf.demo FOLDER``: print predictions beside measurements, for ``make demo``.
 
 Predicts held-out kernels of the demo's dataset from their source files, as a user would, and prints
-each prediction beside the measured time. For each kernel the config in the middle, by size, is
-shown: the choice does not depend on the quality of the prediction.
+each prediction beside the measured time. For each kernel it shows the config in the middle by size,
+so the choice does not depend on the quality of the prediction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
             Exit.BAD_INPUT, f"{folder}: no finished demo ({error}): run `make demo`"
         ) from None
     wanted = set(scored.column("sample_id").to_pylist())
-    # All arguments are given below, so that no extents are needed: skip the analysis.
+    # All arguments are given below, so no extents are needed: skip the analysis.
     model = api.load_model(folder / "model", analyse=False)
     rows = [_row(sample, kernel, model) for sample, kernel in _chosen(folder, wanted)]
     answer_table(
@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
 
 
 def _chosen(folder: Path, sample_ids: set[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the middle sample by size, and the kernel, of each of the first held-out kernels."""
+    """Yield for each of the first held-out kernels its middle sample by size, and the kernel."""
     dataset = api.open_dataset(folder / "data")
     kernels = {
         row["kernel_id"]: row

@@ -55,11 +55,11 @@ _ENVIRONMENT_ERRORS = frozenset(
         errno.ENOSPC, errno.EDQUOT, errno.EIO,
     }
 )  # fmt: skip
-"""Error numbers that the machine or its file system causes: no bugs of LLMPerf."""
+"""Error numbers that the machine or its file system causes, and so not a bug of LLMPerf."""
 
 
 def _environment_message(error: BaseException) -> str | None:
-    """Return the message for an error of the machine (full disk, no memory); None for others."""
+    """Return the message for an error of the machine (full disk, no memory), else None."""
     if isinstance(error, MemoryError) or _is_of_thread_start(error):
         limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         mend = "raise `ulimit -v`" if limited else "free some memory, or use a larger machine"
@@ -84,7 +84,7 @@ def _environment_message(error: BaseException) -> str | None:
 
 
 def _is_of_thread_start(error: BaseException) -> bool:
-    """Whether the machine refused a new thread; Python raises a plain ``RuntimeError`` then."""
+    """Whether the machine refused a new thread, which Python reports by a ``RuntimeError``."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -115,12 +115,12 @@ def run_guarded(command: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def sigterm_interrupts(message: str) -> Iterator[None]:
-    """End the ``with`` block on SIGTERM as on Ctrl-C, and raise an error with ``message``.
+    """End the ``with`` block on SIGTERM or Ctrl-C, and raise an error with ``message``.
 
     Code inside the block may handle both signals itself, as a fit does to save its state.
 
     Raises:
-        CommandError: Exit code 130, after Ctrl-C or SIGTERM.
+        CommandError: Ctrl-C or SIGTERM arrived; the exit code is 130.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -146,7 +146,7 @@ cause: ``torchrun`` ends all processes when one has ended."""
 
 
 def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
-    """Whether the first process of ``torchrun`` reports the same error: all run one command."""
+    """Whether the first process of ``torchrun``, with the same command, reports the same error."""
     if os.environ.get("RANK", "0") == "0":
         return False
     is_echo = isinstance(error, LlmperfError) and error.is_echo
@@ -156,8 +156,8 @@ def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
 def leave(code: str | int | None) -> NoReturn:
     """End the process with ``code`` at once, without the interpreter's shutdown.
 
-    A library's thread once aborted that shutdown (exit code 134) after the command had printed its
-    message. At this point LLMPerf has nothing left to clean up.
+    In that shutdown a library's thread once aborted the process (exit code 134), after the command
+    had printed its message. LLMPerf has nothing left to clean up here.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

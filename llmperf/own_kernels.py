@@ -1,6 +1,6 @@
 """The OpenCL kernels that come with LLMPerf, in a wheel and in a checkout's ``kernels/``.
 
-Owns their location, their descriptions and the copying of them. Imports nothing heavy.
+Owns the location, the descriptions and the copying of these kernels. Imports no large library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OwnKernel:
 
 
 def kernels_folder() -> Path:
-    """Return the folder of our kernels: ``.cl`` sources, one ``.toml`` file each, and a README.
+    """Return the folder of LLMPerf's kernels: ``.cl`` sources, a ``.toml`` file for each, a README.
 
     Raises:
         CommandError: This installation has no kernels.
@@ -46,7 +46,7 @@ def kernels_folder() -> Path:
 
 
 def own_kernels() -> Iterator[OwnKernel]:
-    """Yield our kernels in the order of their files."""
+    """Yield LLMPerf's kernels in the order of their files."""
     for side in sorted(kernels_folder().glob("*.toml")):
         for kernel in tomllib.loads(side.read_text("utf-8"))["kernel"]:
             yield OwnKernel(

@@ -1,6 +1,6 @@
 """Progress of a collect as values, for ``progress=`` of the Python API and the command's display.
 
-Owns the counting, on one device and on a cluster, and the line of text. Prints nothing itself.
+Owns the counting, on one device and on a cluster, and the line of text. Prints nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class CollectProgress:
     Attributes:
         num_tasks: tasks of the plan; a task is one kernel on one device class.
         num_tasks_done: tasks with a result, including those of earlier starts of the same run.
-        num_ok: timed launch configs, also of earlier starts; on a cluster of this start only.
+        num_ok: timed launch configs, including those of earlier starts; on a cluster only those of
+            this start.
         failures_by_code: failed launch configs by failure code, over the same starts as ``num_ok``.
         ok_per_s: timed launch configs per second since this start.
         eta_s: remaining seconds at the rate of this start; None before the first finished task.
@@ -66,10 +67,12 @@ class CollectProgress:
 
 
 ProgressOption = bool | Callable[[CollectProgress], object] | None
-"""None: silent; True: the command's display; a function: called with each ``CollectProgress``."""
+"""None shows nothing; True shows the command's display; a function is called with each
+``CollectProgress``."""
 
 LineProgress = bool | Callable[[str], object] | None
-"""None: silent; True: lines on stderr; a function: called with each line (training, prediction)."""
+"""None shows nothing; True writes lines to stderr; a function is called with each line (training,
+prediction)."""
 
 _ShownT = TypeVar("_ShownT")
 
@@ -77,7 +80,7 @@ _ShownT = TypeVar("_ShownT")
 def show_of(
     progress: bool | Callable[[_ShownT], object] | None, as_command: Callable[[_ShownT], object]
 ) -> Callable[[_ShownT], object]:
-    """Return the function to call: ``as_command`` for True, a silent one for None and False.
+    """Return the function to call: ``as_command`` for True, a silent function for None and False.
 
     Raises:
         ConfigError: ``progress`` is neither a truth value, None nor a function.
@@ -180,7 +183,7 @@ def observers(
     progress: ProgressOption,
 ) -> Iterator[Callable[[RunStart], LoopObserver]]:
     """Yield a function that makes the observer of a collect loop; close its display at the end."""
-    show = show_of(progress, _silent)  # for True ``observe`` below makes a display instead
+    show = show_of(progress, _silent)  # for True, ``observe`` below makes a display
     with contextlib.ExitStack() as stack:
 
         def observe(start: RunStart) -> LoopObserver:

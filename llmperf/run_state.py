@@ -1,6 +1,6 @@
 """The state of a run as one document: tasks, rows, rates and every collecting process.
 
-Owns the form of the document that ``llmperf status`` shows. The facts are arguments: from a
+Owns the form of the document that ``llmperf status`` shows. The facts come as arguments, from a
 dataset's manifest, from a ledger (``LedgerView``), or from both.
 """
 
@@ -59,7 +59,7 @@ def run_state(
         created_at: time at which the run was created.
         num_tasks: number of tasks of the plan.
         device_classes: names in the plan's order.
-        published: the dataset's own state; None if the dataset is not accessible from here: rows
+        published: the dataset's own state; None if the dataset is not accessible from here. Rows
             are then counted from the workers' reports.
         view: the ledger's content; None if there is no current ledger.
     """
@@ -121,7 +121,7 @@ def _worker(report: WorkerReport) -> dict[str, Any]:
 
 
 def _fits(key: str, value: Any) -> bool:
-    """Whether a value of a worker's report has the right type: others may write to a ledger."""
+    """Whether a value of a report has the right type, as other programs may write to a ledger."""
     if key in _NUMBERS:
         return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     if key in _TABLES:
@@ -138,7 +138,7 @@ def _fits(key: str, value: Any) -> bool:
 def _classes(
     num_tasks: int, names: Sequence[str], view: LedgerView | None, live: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the progress of each device class; the ETA uses its live workers' last minute."""
+    """Return the progress of each device class; the ETA uses the last minute of live workers."""
     found = []
     for number, (name, tasks) in enumerate(
         zip(names, class_ranges(num_tasks, len(names)), strict=True)
@@ -160,7 +160,7 @@ def _classes(
 
 
 def _told(workers: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Return the rows by status that workers, including dead ones, have reported."""
+    """Return the rows by status that workers have reported, including dead workers."""
     statuses: Counter[str] = Counter()
     for one in workers:
         statuses[OK_STATUS] += one.get("ok", 0)

@@ -15,25 +15,26 @@ ANALYSIS_VERSION = 3
 before. It is part of the plan hash of plans that need analysis."""
 
 VALUE_LIMIT = "value_limit"
-"""Name, in an ``IndexTarget``'s polynomial, of the limit of the values that index the target."""
+"""Factor in the polynomial of an ``IndexTarget``: the limit of the values that index the target."""
 
 
 class ContentsRule(StrEnum):
     """How a buffer is filled where the usual values (workers/plan/inputs.py) are not suitable."""
 
     BOUNDED = "bounded"
-    """Uniform in [0, limit)."""
+    """The values are uniform in [0, limit)."""
     PREFIX = "prefix"
-    """Sorted, from about 0 to about limit: row offsets of a sparse matrix."""
+    """The values rise from about 0 to about limit, as the row offsets of a sparse matrix do."""
     FLAGS = "flags"
-    """Whole numbers, uniform in [0, limit), also in floating-point members: masks and states."""
+    """The values are whole numbers, uniform in [0, limit), even in floating-point members. They
+    suit masks and states."""
     SIGNED = "signed"
-    """Floating-point numbers of both signs with magnitudes in [0.5, 2)."""
+    """The values are floating-point numbers of both signs with magnitudes in [0.5, 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The values of one buffer: in [0, ``limit``); with ``SIGNED`` in (-``limit``, ``limit``)."""
+    """A buffer's values: in [0, ``limit``) or, with ``SIGNED``, in (-``limit``, ``limit``)."""
 
     rule: ContentsRule
     limit: int
@@ -41,14 +42,15 @@ class Contents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """``coefficient`` times the product of ``factors``; n squared is the factors ``n, n``."""
+    """``coefficient`` times the product of ``factors``; n squared has the factors ``n, n``."""
 
     factors: tuple[str, ...]
     coefficient: int
 
 
 _MAX_TERMS, _MAX_DEGREE = 256, 16
-"""Of a polynomial: those of an analysis have degree 3, and a stranger's is evaluated for each launch."""
+"""Limits of a polynomial. An analysis gives at most degree 3. A dataset from elsewhere may hold any
+polynomial, and each launch evaluates it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +107,11 @@ class Polynomial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The extent of one buffer: ``min(form, cap)``; ``form`` is None where none was found.
+    """The extent of one buffer, ``min(form, cap)``; ``form`` is None where no formula was found.
 
-    ``validated``: the form predicted held-out probes exactly, and no buffer's contents change the
-    extent. A form that is not validated is only an upper bound of what the probes touched.
-    ``reason`` says why there is no form, or why it is not validated.
+    ``validated`` means that the form predicted held-out probes exactly, and that no buffer's
+    contents change the extent. A form that is not validated is only an upper bound of what the
+    probes touched. ``reason`` says why there is no form, or why it is not validated.
     """
 
     position: int
@@ -119,7 +121,7 @@ class Extent:
     reason: str = ""
 
     def elements(self, sizes: Mapping[str, int]) -> int | None:
-        """Return the elements touched by one launch, at least 0; None without a form."""
+        """Return how many elements one launch touches, at least 0; None without a form."""
         if self.form is None:
             return None
         reach = self.form.value(sizes)
@@ -139,7 +141,8 @@ class IndexRole:
     """A buffer whose values serve as an index or a loop bound, and the rule that they must follow.
 
     If the values lie in [0, value_limit), the kernel touches at most ``form`` elements of each
-    target. ``PREFIX``: ``p[i], p[i+1]`` bound a loop, so the values must not decrease (CSR).
+    target. With ``PREFIX``, ``p[i]`` and ``p[i+1]`` bound a loop, so the values must not decrease
+    (as in the sparse format CSR).
     """
 
     position: int
@@ -148,18 +151,19 @@ class IndexRole:
 
 
 class ScalarChoice(StrEnum):
-    """The value that an integer scalar gets instead of the one that its role suggests."""
+    """The value that an integer scalar gets instead of the value that its role suggests."""
 
     ZERO = "zero"
     LOW = "low"
-    """1, so that ``if (i > k)`` leaves few work-items without work."""
+    """The value 1, so that ``if (i > k)`` leaves few work-items without work."""
     HIGH = "high"
-    """``HIGH_FACTOR`` times global size 0, so that ``n / 4 / get_global_size(0)`` is not 0."""
+    """The value ``HIGH_FACTOR`` times global size 0, so that ``n / 4 / get_global_size(0)`` is not
+    0."""
 
 
 HIGH_FACTOR = 4
-"""4 = ``sizeof(float)``, by which kernels divide a size in bytes; the quotient fits the buffers of
-the simple rule."""
+"""The value 4 = ``sizeof(float)``, by which kernels divide a size in bytes. The quotient fits the
+buffers of the strategy ``simple``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +176,18 @@ class ChosenScalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputChoice:
-    """Inputs that keep a kernel's work-items busy: changes to the usual values, and their effect.
+    """Inputs that keep a kernel's work-items busy, as changes to the usual values; their effect.
 
     Attributes:
         floats_free: whether floating-point scalars changed no index or loop count in the probes.
-        scalars: the scalars that get a value other than their role's.
+        scalars: the scalars that get another value than their role suggests.
         contents: contents of all buffers without an index role; None: the usual contents.
-        num_tried: number of candidate inputs run; 0 where none was needed or none could run.
-        plain_share: share of work-items active with the usual values; None where not observed.
-        active_share: share of work-items active with the chosen values; None: none were chosen.
+        num_tried: number of candidate inputs that were run; 0 where no other inputs were needed, or
+            no candidate could run.
+        plain_share: share of work-items active with the usual values; None where it was not
+            observed.
+        active_share: share of work-items active with the chosen values; None where no values were
+            chosen.
         reason: why no inputs were chosen although many work-items are idle.
     """
 
@@ -198,7 +205,7 @@ class InputChoice:
         return not self.scalars and self.contents is None
 
     def of_scalar(self, position: int) -> ScalarChoice | None:
-        """Return the value chosen for one scalar; None where it keeps its role's value."""
+        """Return the value chosen for one scalar; None where the scalar keeps its role's value."""
         return next((one.value for one in self.scalars if one.position == position), None)
 
 
@@ -210,11 +217,11 @@ class Analysis:
         extents: one for each pointer argument, in position order.
         data_dependent: whether buffer contents decide an index or the trip count of a loop.
         index_roles: buffers whose values index other buffers or bound loops.
-        failure: why the analysis failed (a probe hung or crashed); then no extent has a form.
+        failure: why the analysis failed (a probe hung or crashed). No extent has a form then.
         overflowing_local_sizes: the smallest local sizes at which the kernel indexes an array of
             fixed size (``__local float tile[16][16]``) beyond its end, which is undefined
             behaviour.
-        inputs: inputs that keep the work-items busy; None where nobody searched for them.
+        inputs: inputs that keep the work-items busy; None where they were not searched for.
     """
 
     extents: tuple[Extent, ...]
@@ -225,7 +232,7 @@ class Analysis:
     inputs: InputChoice | None = None
 
     def extent(self, position: int) -> Extent | None:
-        """Return the extent of one argument; None where the argument is no pointer."""
+        """Return the extent of one argument; None where the argument is not a pointer."""
         return next((one for one in self.extents if one.position == position), None)
 
     def allows(self, local_size: Sequence[int]) -> bool:
@@ -246,7 +253,7 @@ class Analysis:
         return replace(self, inputs=InputChoice(floats_free=known, reason=reason))
 
     def index_role(self, position: int) -> IndexRole | None:
-        """Return the role of one buffer's values; None where they are no index or loop bound."""
+        """Return the role of a buffer's values; None where they are no index and no loop bound."""
         return next((one for one in self.index_roles if one.position == position), None)
 
 

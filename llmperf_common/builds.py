@@ -20,19 +20,19 @@ class KernelResources:
     """The GPU resources that a kernel's machine code uses.
 
     Attributes:
-        registers: per work-item.
+        registers: number of registers that each work-item uses.
         spill_bytes: bytes that the spill stores write, each store counted once; None where the
             compiler does not report them. Several stores may write one stack slot.
         local_bytes: private memory of a work-item: arrays and spills.
         shared_bytes: local memory per work-group, without ``__local`` arguments: launches set
             their size.
-        max_work_group_size: in work-items.
-        occupancy: resident share of a multiprocessor's work-items, 0 to 1, in work-groups of
-            ``occupancy_work_group_size``, without ``__local`` arguments; None: unknown
-            architecture.
+        max_work_group_size: largest work-group, in work-items.
+        occupancy: resident work-items ÷ work-items that a multiprocessor can hold, 0 to 1, for
+            work-groups of ``occupancy_work_group_size`` without ``__local`` arguments; None where
+            the architecture is unknown.
         occupancy_limits: the resources that limit the occupancy.
-        seconds: time to determine these values, a second compilation included; not in
-            ``Build.seconds``.
+        seconds: time to determine these values, including a second compilation; ``Build.seconds``
+            does not contain it.
     """
 
     registers: int
@@ -50,7 +50,7 @@ class KernelResources:
 class Build:
     """How a kernel was compiled; ``binary_sha256`` is None where the build failed.
 
-    ``resources`` is None where unknown: on CPU devices, and without pycuda.
+    ``resources`` is None where the resources are unknown: on CPU devices, and without pycuda.
     """
 
     options: str

@@ -1,4 +1,4 @@
-"""One way to read configuration: typed nodes, TOML presets, ``--set key=value``, one hash.
+"""The common way to read configuration: typed nodes, TOML presets, ``--set key=value``, one hash.
 
 Owns the base class of every config node, the preset loader and the error text. Does not own any
 key: a node is declared beside the component that reads it (``workers/config.py``,
@@ -39,7 +39,7 @@ class Node(pydantic.BaseModel):
         extra="forbid",
         strict=False,
         validate_default=True,
-        allow_inf_nan=False,  # no limit needs them, and a hash of them is not JSON
+        allow_inf_nan=False,  # no limit needs them, and JSON (for the hash) lacks them
     )
 
     @classmethod
@@ -47,7 +47,8 @@ class Node(pydantic.BaseModel):
         """Build the node from nested mappings.
 
         Raises:
-            ConfigError: One line for every bad key: its dotted name, its value, what is allowed.
+            ConfigError: A key or value is wrong. The message has a line for each: the dotted name
+                of the key, its value, and what is allowed.
         """
         try:
             return cls.model_validate(values)
@@ -135,10 +136,10 @@ def _read_preset(folder: str, name: str) -> str:
 
 
 _MOST_SHOWN = 400
-"""Characters of a faulty value in a message."""
+"""Maximum number of characters of a faulty value that a message shows."""
 _MAX_TOML_CHARS = 2**16
-"""Characters of a configuration file, at most. Ours have a few thousand; the limit is needed
-because parsing a key of N dots takes N² steps."""
+"""Maximum number of characters of a configuration file. Our own files have a few thousand. The
+limit is needed because parsing a key of N dots takes N² steps."""
 
 
 def _parse_toml(text: str, where: str) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def _parse_toml(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}: not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{where}: nested too deeply") from None
-    except ValueError as error:  # Python's own limit of digits
+    except ValueError as error:  # the number has more digits than Python allows
         raise ConfigError(f"{where}: a number cannot be read: {error}") from None
 
 
@@ -162,7 +163,7 @@ def _pairs(overrides: Mapping[str, Any] | Sequence[str]) -> list[tuple[str, Any]
         pairs = list(texts.items() if isinstance(texts, Mapping) else map(_parse_pair, texts))
         if all(isinstance(key, str) for key, _ in pairs):
             return pairs
-    except (TypeError, AttributeError):  # no sequence, or not of texts
+    except (TypeError, AttributeError):  # not a sequence of texts
         pass
     raise ConfigError(
         f"overrides={overrides!r}: give values by key, as {{'plan.seed': 7}}, or texts key=value"
@@ -213,7 +214,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _innermost(error: pydantic.ValidationError) -> list[Any]:
-    """Return the errors without those of a collection that one of its entries has caused."""
+    """Return the errors, without those of a collection that an error in an entry has caused."""
     items = error.errors()
     inside = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
     return [item for item in items if item["loc"] not in inside]
@@ -229,7 +230,7 @@ def _explain(root: type[Node], item: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, tables in tables
+    except (ValueError, RecursionError):  # thousands of digits, or deeply nested tables
         return f"(a {type(value).__name__} that is too large to show)"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 

@@ -6,7 +6,7 @@ class is declared beside the code that raises it and carries its exit code::
     LlmperfError
     +-- CommandError           (llmperf.exits) the exit code is an argument
     +-- ConfigError            2  a config key or value; also a ValueError
-    |   +-- OutputTaken           the output path holds what the command did not write
+    |   +-- OutputTaken           the output path holds something the command did not write
     |       +-- RunExists         the output folder holds another run
     +-- MissingExtra           2  an optional library is not installed; also an ImportError
     +-- LedgerUrlError         2  the URL of a ledger; also a ValueError
@@ -31,7 +31,7 @@ class is declared beside the code that raises it and carries its exit code::
     +-- Interrupted          130  a signal ended a fit; its state is saved
     +-- NothingCompilesError   5  no kernel can be built here
 
-Anything else that is raised is a bug of ours.
+Any other exception is a bug of LLMPerf.
 """
 
 from __future__ import annotations

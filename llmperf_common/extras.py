@@ -1,6 +1,7 @@
 """The error for an optional library that is not installed, and the import that raises it.
 
-In each package one module alone imports a given heavy library; ruff enforces that, not this module.
+In each package only one module may import a given heavy library. Ruff enforces this rule, not this
+module.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def require(module: str, extra: str) -> Any:
 
     Args:
         module: dotted name of the library's module.
-        extra: name of our extra that installs it.
+        extra: name of the extra of llmperf that installs the library.
 
     Raises:
         MissingExtra: The library is not installed. An import error inside an installed library is
@@ -50,10 +51,10 @@ def require_installed(modules: Iterable[str], extra: str) -> None:
 
     Args:
         modules: names of the libraries' top modules.
-        extra: name of our extra that installs all of them.
+        extra: name of the extra of llmperf that installs all of them.
 
     Raises:
-        MissingExtra: A library is not installed; the message names the first one.
+        MissingExtra: A library is not installed; the message names the first missing library.
 
     >>> require_installed(["json"], "train")
     """

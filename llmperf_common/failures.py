@@ -15,7 +15,10 @@ OK_STATUS = "ok"
 
 
 class FailureCode(StrEnum):
-    """Why a sample has no time. Stored in ``samples.status``: add codes, never rename one."""
+    """Why a sample has no time.
+
+    ``samples.status`` stores the code. So codes may be added, but never renamed.
+    """
 
     BUILD_ERROR = "build_error"
     BUILD_TIMEOUT = "build_timeout"
@@ -35,11 +38,13 @@ class Retry(StrEnum):
     """How a failure may be retried before its row is committed (a committed row is final)."""
 
     NEVER = "never"
-    """The same input fails again: source, launch config or the kernel itself is at fault."""
+    """The same input would fail again, because the source, the launch config or the kernel itself
+    is at fault."""
     ONCE_IN_FRESH_CHILD = "once_in_fresh_child"
-    """The child process (its memory, for example) may be the cause: try once more in a new one."""
+    """The child process (its memory, for example) may be the cause: try once more in a new
+    process."""
     ANOTHER_WORKER = "another_worker"
-    """The machine is the cause: the lease expires and another worker takes the task."""
+    """The machine is the cause, so the lease expires and another worker takes the task."""
 
 
 RETRY_RULES: dict[FailureCode, Retry] = {
@@ -94,11 +99,13 @@ class CensorReason(StrEnum):
     HUNG = "hung"
     """The launch did not end within ``limits.config_timeout_s``."""
     TASK_BUDGET = "task_budget"
-    """Not launched: the task had used up ``limits.task_budget_s`` or ``limits.task_timeout_s``."""
+    """The config was not launched, because the task had used up ``limits.task_budget_s`` or
+    ``limits.task_timeout_s``."""
     LARGER_THAN_TOO_LONG = "larger_than_too_long"
-    """Not launched: configs no larger in any dimension took more than ``timing.max_launch_ms``."""
+    """The config was not launched, because configs no larger in any dimension took more than
+    ``timing.max_launch_ms``."""
     LARGER_THAN_HUNG = "larger_than_hung"
-    """Not launched: a config no larger in any dimension hung."""
+    """The config was not launched, because a config no larger in any dimension hung."""
 
 
 class Stage(StrEnum):
@@ -116,7 +123,7 @@ class Stage(StrEnum):
 class Failure:
     """One failure: its code, its stage and its evidence (shortened to at most 8 KB).
 
-    ``censored``: why a valid launch has no time; None for other failures.
+    ``censored`` says why a valid launch has no time; it is None for other failures.
     """
 
     code: FailureCode

@@ -1,6 +1,6 @@
 """Facts about launches: the ranges of scalar types, and the local memory that a launch needs.
 
-Plans, predictions and features share them; ``workers/plan/strategies/memory_limits.py`` says
+Plans, predictions and features share these facts. ``workers/plan/strategies/memory_limits.py`` says
 what fits on a device.
 """
 
@@ -37,7 +37,7 @@ def is_integer_scalar(scalar_type: str) -> bool:
 
 
 def integer_range(scalar_type: str) -> tuple[int, int]:
-    """Return the smallest and largest value of a type; ``size_t`` and its like count as ``long``.
+    """Return the smallest and largest value of a type; ``size_t`` and the like count as ``long``.
 
     >>> integer_range("short"), integer_range("size_t") == integer_range("long")
     ((-32768, 32767), True)
@@ -46,7 +46,7 @@ def integer_range(scalar_type: str) -> tuple[int, int]:
 
 
 def local_memory_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int:
-    """Return the bytes of local memory of a work-group: declared ones and ``__local`` arguments."""
+    """Return a work-group's local memory in bytes: declared arrays and ``__local`` arguments."""
     element_bytes = {one.position: one.element_bytes for one in signature.arguments}
     return signature.static_local_bytes + sum(
         (one.elements or 0) * element_bytes[one.position]

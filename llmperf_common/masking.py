@@ -2,7 +2,8 @@
 
 Owns what counts as a secret in a URL: user, password, query and fragment. The strict form is
 ``scheme://[user:password@]host[:port][/path][?query][#fragment]``. In any other URL the password
-may stand anywhere (after a ``/`` or ``@`` that was not percent-encoded): only the scheme is shown.
+may stand anywhere (after a ``/`` or ``@`` that was not percent-encoded), so only the scheme is
+shown.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _AFTER_URL: Final = ":,.;!?)"
 _PLACEHOLDER: Final = re.compile(
     r"[a-z]+://(?:(?:\[?(?:USER)?:PASSWORD@\]?)?HOST:PORT(?:/0|\[/DB\])?|…(?:/[01](?:\?ssl_ca_certs=FILE)?)?)"
 )
-"""Placeholders in our own messages, such as ``redis://HOST:PORT/0``: they hold no secret."""
+"""Placeholders in LLMPerf's own messages, such as ``redis://HOST:PORT/0``, which hold no secret."""
 _HARMLESS: Final = frozenset(
     {
         "db", "decode_responses", "encoding", "health_check_interval", "max_connections", "protocol", "retry_on_timeout",
@@ -75,7 +76,7 @@ def holds_secret(url: str) -> bool:
 
 
 def secrets_of(url: str) -> frozenset[str]:
-    """Return the secrets of a URL, as written and decoded: password or lone user, query, fragment.
+    """Return a URL's secrets, as written and decoded: password or lone user, query, fragment.
 
     If a URL does not have the strict form, all of its parts are secrets.
 
@@ -103,7 +104,7 @@ def masked(text: str, *urls: str) -> str:
 
     Args:
         text: a message, for example of a library's exception.
-        urls: URLs whose secrets may appear in the text: servers repeat what they receive.
+        urls: URLs whose secrets may appear in the text, because servers repeat what they receive.
 
     >>> masked("unknown command 'AUTH', with args beginning with: 'Secret'", "redis://:secret@head")
     "unknown command 'AUTH', with args beginning with: '***'"

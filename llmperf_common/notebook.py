@@ -1,4 +1,4 @@
-"""HTML tables for ``_repr_html_`` of results in notebooks: all text escaped, no script or style."""
+"""HTML tables for ``_repr_html_`` of results in notebooks: escaped text, no script, no style."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A private Ray cluster of this process: it listens on loopback only and requires a secret token.
 
-Owns the network exposure of a local ``--cluster``: none. The Ray module is an argument, because
-only the packages that use Ray import it. A cluster that a user has started keeps the addresses and
-the token that were given to ``ray start``.
+Owns the rule that a local ``--cluster`` is not reachable over the network. The Ray module is an
+argument, because only the packages that use Ray import it. A cluster that a user has started keeps
+the addresses and the token that were given to ``ray start``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
     """Start a private Ray cluster and stop it at the end of the ``with`` block.
 
     To inspect the cluster with Ray's own tools, set ``RAY_AUTH_TOKEN`` first. Otherwise the token
-    is random and known to the cluster's processes only: Ray's default is a file in the home folder
-    that other users may be able to read.
+    is random and known to the cluster's processes only. Ray's default would be a file in the home
+    folder, which other users may be able to read.
 
     Args:
         ray: the imported Ray module.
@@ -39,7 +39,7 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
 
     Raises:
         RuntimeError: Ray cannot be started, or does not stay on loopback.
-        ValueError, ConnectionError: As ``ray.init``.
+        ValueError, ConnectionError: Same as ``ray.init``.
     """
     if not _has_tokens(ray):
         _logger.warning(
@@ -69,7 +69,7 @@ def _new_token() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(ray: Any, values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a ``with`` block and make Ray, already imported, read them."""
+    """Set environment variables for a ``with`` block; the imported Ray module reads them again."""
     before = {name: os.environ.get(name) for name in values}
     constants = ray._private.ray_constants
     could_cluster = constants.ENABLE_RAY_CLUSTER

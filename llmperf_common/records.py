@@ -36,7 +36,7 @@ class ArgumentKind(StrEnum):
 
 
 class Access(StrEnum):
-    """How a kernel uses a buffer; ``READ_WRITE`` also where the analysis cannot decide."""
+    """How a kernel uses a buffer; ``READ_WRITE`` also if the analysis cannot decide."""
 
     READ = "read"
     WRITE = "write"
@@ -53,7 +53,8 @@ class Strategy(StrEnum):
 
 
 STRATEGY_PRECEDENCE = (Strategy.MEMORY_ANALYSIS, Strategy.DECOUPLED, Strategy.SIMPLE)
-"""``input_strategy`` is the first of these that is in ``input_strategies``."""
+"""Order of the strategies. ``input_strategy`` is the first of them that is in
+``input_strategies``."""
 
 
 class Regime(StrEnum):
@@ -73,29 +74,30 @@ class StopReason(StrEnum):
     SAMPLE_BUDGET = "sample_budget"
     """``timing.sample_budget_ms`` of launches was spent."""
     LONG_LAUNCH = "long_launch"
-    """Above 5 ms three readings are enough, above 20 ms one."""
+    """Above 5 ms three readings are enough, above 20 ms one reading."""
     FIXED = "fixed"
-    """A device that takes a fixed number of readings (replay)."""
+    """The device takes a fixed number of readings (replay)."""
 
 
 class SizeRole(StrEnum):
-    """The use of an integer scalar in the source; input strategies choose its value by it."""
+    """The use of an integer scalar in the source, by which input strategies choose its value."""
 
     GUARD_0 = "guard_0"
-    """Compared with an index of NDRange dimension 0: ``if (i < n)``."""
+    """The scalar is compared with an index of NDRange dimension 0: ``if (i < n)``."""
     GUARD_1 = "guard_1"
     GUARD_2 = "guard_2"
     PITCH = "pitch"
-    """Multiplied with an index: the row length of a matrix."""
+    """The scalar is multiplied with an index: the row length of a matrix."""
     LANES = "lanes"
-    """Divides a local id (``/`` or ``%``): the number of work-items that work together."""
+    """The scalar divides a local id (``/`` or ``%``): the number of work-items that work
+    together."""
     LOOP = "loop"
-    """Bounds a loop and has none of the roles above."""
+    """The scalar bounds a loop and has none of the roles above."""
     NONE = "none"
 
 
 MAX_ELEMENT_BYTES = 2**31 - 1
-"""Bytes of one element of an argument at most: what ``kernels.args`` of a dataset can hold."""
+"""Maximum number of bytes of one element of an argument that ``kernels.args`` can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +113,10 @@ class Leaf:
 class Argument:
     """One declared argument of a kernel.
 
-    ``type_name`` is as written (typedefs kept); ``scalar_type`` is the canonical OpenCL scalar
-    below it (``float``, ``uint``, ``half``, ...), ``vector_width`` 1 for scalars; ``element_bytes``
-    is the size of an element of the declared pointee type (a float3 has 16) or of the value itself.
+    ``type_name`` is the type as written (typedefs kept). ``scalar_type`` is the canonical OpenCL
+    scalar of that type (``float``, ``uint``, ``half``, ...). ``vector_width`` is 1 for scalars.
+    ``element_bytes`` is the size of an element of the declared pointee type (a float3 has 16) or of
+    the value itself.
     """
 
     position: int
@@ -126,7 +129,8 @@ class Argument:
     access: Access
     is_const: bool = False
     leaves: tuple[Leaf, ...] = ()
-    """The members of a structure: the scalars of one element where not all are ``scalar_type``."""
+    """The members of a structure: the scalars of one element, if not all have the type
+    ``scalar_type``."""
     size_role: SizeRole = SizeRole.NONE
 
 
@@ -149,7 +153,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One ``__kernel`` function with the source it needs.
+    """One ``__kernel`` function with the source that it needs.
 
     ``failure`` says why the kernel cannot be launched. Such a kernel stays in the corpus and gives
     one failed row. ``signature`` is None only where the arguments could not be read; an
@@ -167,9 +171,10 @@ class Kernel:
     signature: Signature | None
     failure: Failure | None
     analysis: Analysis | None = None
-    """Set by ``corpus build --analyse``; otherwise None, and the task analyses the kernel first."""
+    """The analysis made by ``corpus build --analyse``. If it is None, the task analyses the kernel
+    first."""
     invented_macros: tuple[str, ...] | None = None
-    """Options in ``build_options`` that LLMPerf added for macros; None: unknown."""
+    """Options in ``build_options`` that LLMPerf added for macros; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +205,7 @@ class LaunchConfig:
 
     @property
     def num_work_groups(self) -> int:
-        """The product over all dimensions of global size ÷ local size."""
+        """Number of work-groups: the product over all dimensions of global size ÷ local size."""
         product = 1
         for total, group in zip(self.global_size, self.local_size, strict=True):
             product *= total // group
@@ -212,7 +217,8 @@ class Checks:
     """Results of the checks of one sample; None where a check was not made.
 
     ``writes_output``, ``deterministic`` and ``input_sensitive`` are checked on three configs of a
-    task. ``above_floor``: the median is at least the bytes touched ÷ the measured peak bandwidth.
+    task. ``above_floor``: whether the median is at least the bytes touched ÷ the measured peak
+    bandwidth.
     """
 
     writes_output: bool | None = None
@@ -227,10 +233,10 @@ class Checks:
 class Timing:
     """Every reading of one launch config, in nanoseconds of device event time.
 
-    ``time_ns`` holds the warm readings in launch order, each the mean over ``launches_per_reading``
-    launches; ``first_ns`` is the first launch of the config; ``cold_ns`` holds readings that each
-    followed a flush of the last-level cache. ``sm_clock_mhz``, ``temperature_c`` and ``throttled``
-    are None where they cannot be measured.
+    ``time_ns`` holds the warm readings in launch order; each is the mean over
+    ``launches_per_reading`` launches. ``first_ns`` is the time of the config's first launch.
+    ``cold_ns`` holds readings that each followed a flush of the last-level cache. ``sm_clock_mhz``,
+    ``temperature_c`` and ``throttled`` are None where they cannot be measured.
     """
 
     time_ns: tuple[float, ...]
@@ -252,7 +258,8 @@ class Sample:
     """One launch config, its outcome and its origin.
 
     A kernel that fails before any launch is planned gives one sample whose ``config`` has empty
-    sizes. ``work`` is the counted work, or says why counting failed; None where it was not tried.
+    sizes. ``work`` is the counted work, or says why counting failed; None where counting was not
+    tried.
     """
 
     config: LaunchConfig
@@ -260,28 +267,29 @@ class Sample:
     task_attempt: int
     worker_id: str
     created_at_us: int
-    """Microseconds since the epoch, UTC."""
+    """Microseconds since 1970, UTC."""
     work: Work | Failure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """The properties of one device: those its runtime reports, and peaks that our kernels measure.
+    """A device's properties: what its runtime reports, and peaks that LLMPerf's kernels measure.
 
     Peaks are None until measured. ``device_id`` is a hash of class, uuid, name and driver. Launch
     plans depend on ``compute_units`` and the limits. ``plain_work_group_size`` is the largest
-    work-group of a kernel without a required size (our empty kernel): 256 with NVIDIA's OpenCL on a
-    device that allows 1,024.
+    work-group of a kernel without a required size (LLMPerf's empty kernel). With NVIDIA's OpenCL it
+    is 256 on a device that allows 1,024.
 
-    The fields from ``max_constant_buffer_bytes`` on serve performance models and operators; None
-    where the runtime does not report them (only NVIDIA reports all but the first). ``…_per_unit``
-    holds per compute unit (SM): 32-bit registers, local memory, and how many work-items and
-    work-groups can be resident. Forms: ``compute_capability`` ``9.0``, ``pci_bus_id``
-    ``00000000:1B:00.0``; ``power_limit_w`` is the limit set on the host.
+    The fields from ``max_constant_buffer_bytes`` on serve performance models and operators. They
+    are None where the runtime does not report them (only NVIDIA reports the fields after the
+    first). ``…_per_unit`` fields hold numbers per compute unit (SM): 32-bit registers, bytes of
+    local memory, resident work-items, resident work-groups. Examples of forms:
+    ``compute_capability`` ``9.0``, ``pci_bus_id`` ``00000000:1B:00.0``. ``power_limit_w`` is the
+    limit set on the host.
 
-    ``peak_…_spread`` = (best round - median round) / best round of a peak's measurement, 0 to 1.
-    Above a few per cent other programs disturbed the measurement. None before schema version 4 and
-    on devices without OpenCL.
+    ``peak_…_spread`` = (best round - median round) / best round of a peak's measurement, 0 to 1. If
+    it is above a few per cent, other programs disturbed the measurement. It is None before schema
+    version 4 and on devices without OpenCL.
     """
 
     device_id: str
@@ -345,7 +353,7 @@ class DeviceClass:
 
     @property
     def max_planned_work_group_size(self) -> int:
-        """The most work-items per work-group that a kernel without a required size may have."""
+        """The maximum number of work-items per work-group for a kernel without a required size."""
         return min(self.plain_work_group_size or self.max_work_group_size, self.max_work_group_size)
 
 
@@ -360,10 +368,10 @@ class SentinelReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """Everything that one finished task adds to the dataset: one ``kernels`` row and its samples.
+    """All that one finished task adds to the dataset: one ``kernels`` row and its samples.
 
-    ``one_processor``: whether one reserved host processor started all launches; None where
-    nothing was launched.
+    ``one_processor`` says whether one reserved host processor started all launches; it is None
+    where nothing was launched.
     """
 
     task_id: str
@@ -388,10 +396,10 @@ class TaskResult:
 def launch_argument_json(argument: LaunchArgument) -> list[object]:
     """Return the JSON value that stands for one argument in a ``sample_id``.
 
-    The contents rule is included only where one is set, so that all other configs keep their ids
-    from releases without such rules.
+    The contents rule is included only where it is set. So all other configs keep the ids that
+    releases without such rules gave them.
     """
-    # The dataset stores values as float64: the id must follow from the stored value, also beyond
+    # The dataset stores values as float64. The id must follow from the stored value, also beyond
     # 2**53.
     value = None if argument.value is None else float(argument.value)
     stored = int(value) if value is not None and value.is_integer() else value

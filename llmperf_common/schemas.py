@@ -1,8 +1,8 @@
 """The Arrow schemas of the dataset: every column, its type and its unit.
 
-Owns the three tables' columns (contract) and the check that a table has them. Later versions only
-add nullable columns; ``SCHEMA_VERSION`` counts them. Does not own how records become rows:
-``store/tables/rows.py``.
+Owns the columns of the three tables, which readers may rely on, and the check that a table has
+them. Later schema versions only add nullable columns; ``SCHEMA_VERSION`` counts the versions.
+``store/tables/rows.py`` owns how records become rows.
 """
 
 from __future__ import annotations
@@ -155,10 +155,11 @@ TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "kernels": KERNELS, "devices
 
 
 def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
-    """Return how ``found`` violates the contract; an empty list means that a reader can use it.
+    """Return how ``found`` differs from the schema; if the list is empty, a reader can use it.
 
-    Unknown columns are allowed (a later version wrote them); a known column must have its type.
-    Non-nullable columns must be present; nullable ones may be missing (an earlier version).
+    Unknown columns are allowed, because a later version may have written them. A known column must
+    have its type. Non-nullable columns must be present. Nullable columns may be missing, because an
+    earlier version may have written the table.
     """
     problems = []
     for wanted in TABLES[table]:
@@ -185,7 +186,7 @@ def columns_without_values(table: str, found: pa.Table) -> list[str]:
 
 
 def _is_earlier_form(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether ``found`` is ``wanted``, or ``wanted`` without struct members added later."""
+    """Whether ``found`` equals ``wanted``, or ``wanted`` without struct members added later."""
     if found == wanted:
         return True
     if pa.types.is_list(found) and pa.types.is_list(wanted):

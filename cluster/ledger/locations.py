@@ -1,4 +1,4 @@
-"""Find the places that ``--ledger`` and ``--out`` name: a run's ledgers and its other files."""
+"""Find the places that ``--ledger`` and ``--out`` name, of a run's ledgers and its other files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def ledger_locations(
     Args:
         ledger: ``sqlite`` or the URL of a Redis server.
         location: the dataset, a folder or ``s3://…``.
-        state_folder: for SQLite files whose dataset lies on a network or in an object store.
+        state_folder: folder for the SQLite files of datasets on a network file system or in an
+            object store.
 
     Raises:
         MissingExtra: The client library of Redis is not installed.
@@ -46,7 +47,7 @@ def ledger_locations(
 def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path:
     """Return the folder of a run's SQLite ledgers."""
     folder = local_folder(location)
-    if folder is None:  # a new run under the same name must have a ledger of its own
+    if folder is None:  # a new run of the same name needs its own ledger
         return kept_beside(location, state_folder) / f"ledger-{run_id}"
     return ledger_folder(folder, state_folder)
 

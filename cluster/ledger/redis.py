@@ -1,9 +1,10 @@
 """The ledger of a cluster: one Redis server, shared by the workers of all hosts.
 
-Owns the keys and the scripts (``lua/``). Each method calls one script: one round trip, and atomic.
-Times are the server's. The server keeps the leases in hand, one bit for each finished task and one
-entry for each shard, never the plan. Redis may forget, so a ledger ends when its server restarts:
-the next collector then builds a ledger of the next epoch from the shards.
+Owns the keys and the scripts (``lua/``). Each method calls one script, which is atomic and takes
+one round trip. Times are those of the server's clock. The server keeps the current leases, one bit
+for each finished task and one entry for each shard, but never the plan. Redis may forget, so a
+ledger ends when its server restarts: the next collector then builds a ledger of the next epoch from
+the shards.
 """
 
 from __future__ import annotations
@@ -53,25 +54,26 @@ _KEYS = (
     "publisher", "board",
 )  # fmt: skip
 _STAYING = (("expiry", math.inf), ("held", -1), ("free", -1), ("unpublished", 0))
-"""Keys and the score of a member with an empty name, which no script returns. It keeps the key from
-being empty, so a missing key shows that the server has lost a part of the ledger."""
+"""Keys, each with the score of a member with an empty name, which no script returns. With this
+member a key always exists, so a missing key shows that the server has lost a part of the ledger."""
 RUNS_KEY = "llmperf:runs"
 """The set of datasets that have had a ledger on this server."""
 _US = 1_000_000
 _BINDING = frozenset({"claim", "commit", "extend"})
 """The scripts that decide who holds a task, or that it is done."""
 _AT_ONCE = 500
-"""Shards in one call: while a script runs, the server answers no other client."""
+"""Maximum number of shards in one call. It is low because the server answers no other client while
+a script runs."""
 
 
 class RedisLedger:
     """A ``Ledger`` on a Redis server of version 6.2 or newer.
 
     Args:
-        client: the ledger closes it.
-        prefix: of its keys; contains the epoch.
+        client: connections to the server; the ledger closes them.
+        prefix: prefix of the ledger's keys; contains the epoch.
         epoch: the epoch of this ledger.
-        clock_offset_us: added to the server's time; tests move time with it.
+        clock_offset_us: microseconds to add to the server's time, by which tests move time.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class RedisLedger:
         self._client.close()
 
     def _tokens(self, leases: Sequence[Lease]) -> list[int]:
-        """Return task, token, task, …; leases of another epoch get token 0, which nobody holds."""
+        """Return task, token, task, …; leases of another epoch get token 0, which no lease has."""
         return [
             part
             for lease in leases
@@ -196,7 +198,7 @@ class RedisLedger:
             raise
 
     def _end_if_torn(self) -> None:
-        """End a ledger that a script may have half changed: a retried commit could look done."""
+        """End a ledger that a script may have half changed, as a retried commit could look done."""
         if self._is_torn:
             with told_as_ours(self._client):
                 self._client.delete(self._keys[0])
@@ -209,7 +211,7 @@ class RedisLocation:
     Args:
         client: connections to the server; the ledgers opened here close them.
         dataset: a name that all workers of the dataset use, and no other dataset of the server.
-        about: a JSON document about the run, for those who look at the server (``redis_runs.py``).
+        about: a JSON document about the run, for viewers of the server (``redis_runs.py``).
     """
 
     def __init__(self, client: redis.Redis, *, dataset: str, about: str = "{}") -> None:
@@ -233,7 +235,7 @@ class RedisLocation:
         return RedisLedger(self._client, prefix=self._of(epoch), epoch=epoch)
 
     def retire(self, *, before: int) -> None:
-        """Remove older epochs: a collector that still uses one gets `LedgerLostError`."""
+        """Remove older epochs' ledgers; collectors that still use them get ``LedgerLostError``."""
         with told_as_ours(self._client):
             for member in self._client.smembers(self.key("epochs")):
                 if int(member) < before:
@@ -247,12 +249,12 @@ class RedisLocation:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
-        """Create the ledger of ``epoch`` and open it; it exists only once ``meta`` is written."""
+        """Create the ledger of ``epoch`` and open it; it exists only when ``meta`` is written."""
         prefix = self._of(epoch)
         with told_as_ours(self._client):
             run_id = (
                 self._run_id()
-            )  # first: if the server restarts meanwhile, this ledger must not count
+            )  # read first: if the server restarts meanwhile, this ledger must not count
             self._client.sadd(
                 self.key("epochs"), epoch
             )  # so that `retire` can remove a half-built ledger
@@ -273,7 +275,8 @@ class RedisLocation:
             )  # never empty, as lua/prelude.lua checks it
             meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
-            # Again: if the server was wiped meanwhile, `retire` must still find this ledger.
+            # Add the epoch again: if the server was wiped meanwhile, `retire` must still find this
+            # ledger.
             self._client.sadd(self.key("epochs"), epoch)
             self._client.set(self.key("about"), self._about)
             self._client.sadd(RUNS_KEY, self._dataset)
@@ -281,7 +284,7 @@ class RedisLocation:
 
     def _remove(self, epoch: int) -> None:
         prefix = self._of(epoch)
-        self._client.delete(f"{prefix}:meta")  # first: it takes no commit from now on
+        self._client.delete(f"{prefix}:meta")  # first: without ``meta`` the ledger takes no commit
         self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
         self._client.srem(self.key("epochs"), epoch)
 
@@ -296,7 +299,7 @@ def redis_locations(url: str, location: str) -> Callable[[RunRecord], RedisLocat
     """Return a function that gives the location of a run's ledgers on the server at ``url``.
 
     Args:
-        url: as ``connect`` takes it.
+        url: URL of the server, as ``connect`` takes it.
         location: the dataset's name, as its workers use it.
 
     Raises:
@@ -351,7 +354,7 @@ def _entry(name: str, text: bytes) -> ShardEntry:
 def _about(run: RunRecord, location: str) -> str:
     """Return the run's facts as JSON, for viewers of the server.
 
-    Tasks are numbered by device class, in the order given; each class has equally many.
+    Tasks are numbered by device class, in the order given; each class has the same number of tasks.
     """
     return json.dumps(
         {

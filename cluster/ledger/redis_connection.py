@@ -1,7 +1,7 @@
 """Connect to the Redis server of a cluster's ledgers, or say why it cannot be used.
 
-Owns the checks before a ledger is opened (URL, version, rights) and the translation of errors into
-the ledger's. What the server keeps: ``ledger/redis.py``.
+Owns the checks before a ledger is opened (URL, version, rights), and where the library's errors
+become errors of the ledger. ``ledger/redis.py`` says what the server keeps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def connect(url: str) -> RedisClient:
     url = f"{scheme.lower()}{separator}{rest}"  # the client library refuses `Redis://`
     named = f"--ledger {public_url(url)!r}"
     if public_url(url).endswith(MASK):
-        # The URL cannot be split: the client library's message could show parts of the password.
+        # If the URL cannot be split, the client library's message could show parts of the password.
         raise LedgerUrlError(
             f"{named}: invalid URL: write redis://[USER:PASSWORD@]HOST:PORT[/DB]; in the password "
             "(and in ?options) write each of / ? # @ and space percent-encoded, as %2F for /"
@@ -53,7 +53,7 @@ def connect(url: str) -> RedisClient:
             socket_timeout=_TIMEOUT_S,
             retry=Retry(
                 NoBackoff(), 0
-            ),  # the loop's Backoff waits instead, so that its other work goes on
+            ),  # the collect loop waits instead (Backoff), so that its other work goes on
         )
         client.connection_pool.make_connection()  # opens no connection, but checks the options
         if client.connection_pool.connection_kwargs.get("decode_responses"):
@@ -64,7 +64,7 @@ def connect(url: str) -> RedisClient:
         try:
             with told_as_ours(client):
                 version = str(client.info("server")["redis_version"])
-        except redis.RedisError as error:  # no such database, no INFO, no Redis at all
+        except redis.RedisError as error:  # no such database, no command INFO, or no Redis server
             raise LedgerUrlError(
                 f"{named}: its server cannot be used: {masked(str(error), url)}"
             ) from None
@@ -84,7 +84,7 @@ def closed_if_refused(client: RedisClient) -> Iterator[None]:
 
 
 def rehearse_rights(client: RedisClient) -> None:
-    """Raise ``LedgerRefusedError`` if our user lacks a right; other errors do not matter here."""
+    """Raise ``LedgerRefusedError`` if our user lacks a right; ignore other errors."""
     rights = rehearsal()
     with told_as_ours(client), client.pipeline(transaction=False) as pipeline:
         for _, command in rights:
@@ -103,7 +103,7 @@ def rehearse_rights(client: RedisClient) -> None:
 
 @contextlib.contextmanager
 def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
-    """Raise errors of the client library as the ledger's, naming the server of ``client``."""
+    """Raise the client library's errors as errors of the ledger that name ``client``'s server."""
     try:
         yield
     except redis.RedisError as error:

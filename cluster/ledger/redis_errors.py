@@ -1,9 +1,9 @@
 """Translate what a Redis server or its client library reports into errors of the ledger.
 
 Owns which failures pass by themselves, and what an operator must do about the others. A failure is
-known by its exception class or, if the client has none, by the code word that begins the error
-reply. The client cuts the word off from errors for which its version has a class. Redis 6.2 wraps
-the reply to a command in a script into a sentence of its own, Redis 7 does not.
+recognised by its exception class or, if the client library has no class for it, by the code word
+that begins the error reply. The library cuts the word off from errors for which it has a class.
+Redis 6.2 wraps the reply to a command in a script into another sentence, Redis 7 does not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _PASSING = frozenset(
         "MISCONF", "NOREPLICAS",
     }
 )  # fmt: skip
-"""The server is full, read-only, loading or busy: its operator ends that without help from us."""
+"""Code words of a server that is full, read-only, loading or busy. Its operator ends such a state
+without our help."""
 _SIGN_IN = "name a user and its password in the URL: redis://USER:PASSWORD@HOST:PORT/0"
 _NO_CLUSTER = "it is a node of a Redis Cluster; name a server outside a Redis Cluster"
 _REMEDIES = {
@@ -73,12 +74,12 @@ _CODE_WORD = re.compile(r"^[A-Z]+(?= |$)")
 class LedgerRefusedError(LedgerAwayError):
     """The server refuses us until an operator mends a right, a password, a certificate or a key.
 
-    Opening a ledger raises it at once. Later in a run the loop waits, as for a server that does not
-    answer: the ledger worked before, so an operator is changing the server. The worker keeps what
-    it holds meanwhile, and each wait says what to do.
+    Opening a ledger raises this error at once. Later in a run the collect loop waits, as for a
+    server that does not answer: the ledger was usable before, so an operator is changing the
+    server. Meanwhile the worker keeps its leases and results, and each wait prints what to do.
 
     Attributes:
-        is_amid_script: it ended a script, which may have done half of its work.
+        is_amid_script: whether the error ended a script, which may have done half of its work.
     """
 
     def __init__(self, message: str, *, is_amid_script: bool = False) -> None:
@@ -89,10 +90,12 @@ class LedgerRefusedError(LedgerAwayError):
 def as_ours(
     error: redis.RedisError, client: redis.Redis | None = None
 ) -> LedgerAwayError | LedgerLostError | None:
-    """Return the ledger's error for a failure; None for a bug of ours: a retry would hide that.
+    """Return the ledger's error for a failure; None for a bug of LLMPerf.
+
+    (A retry would hide a bug.)
 
     Args:
-        error: the client library's.
+        error: the client library's error.
         client: the client that raised it, to name the server.
     """
     where = f"{_server_of(client)}: " if client is not None else ""
@@ -116,7 +119,7 @@ def as_ours(
 
 
 def repeats_password(error: redis.RedisError, client: redis.Redis | None) -> bool:
-    """Whether an error's text has our password: a server quotes commands that it does not know."""
+    """Whether an error's text has our password, as servers quote commands they do not know."""
     return without(str(error), _password_of(client)) != str(error)
 
 
@@ -129,7 +132,7 @@ def _password_of(client: redis.Redis | None) -> str:
 
 
 def _read(error: redis.RedisError) -> tuple[str, str]:
-    """Return an error's code word ('' if none), and its text without what Redis adds in scripts."""
+    """Return an error's code word ('' if none), and its text without Redis's words on scripts."""
     text = _without_script(str(error))
     for kind, word in _WORD_OF_CLASS:
         if isinstance(error, kind):
@@ -152,7 +155,7 @@ def _is_of_tls(error: redis.RedisError, client: redis.Redis | None) -> bool:
     cause = error.__cause__ or error.__context__
     if isinstance(
         cause, FileNotFoundError
-    ):  # the CA file's, but for a unix socket it means that no server runs
+    ):  # the CA file is missing; for a unix socket: no server runs
         kind = client.connection_pool.connection_class if client is not None else None
         return kind is not None and issubclass(kind, redis.SSLConnection)
     has_gone = isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)

@@ -1,8 +1,8 @@
 """The rights that a ledger needs on a Redis server, and a rehearsal that finds the missing ones.
 
-A script ends at the first command that its user may not run; what it has done before stays. So a
-collector tests all rights before it writes anything. Owns the list; ``redis_connection.py`` sends
-the commands.
+A script ends at the first command that its user may not run; its earlier changes stay. So a
+collector tests all rights before it writes anything. Owns the list of rights;
+``redis_connection.py`` sends the commands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _NUM_ARGUMENTS = {
     "zadd": 2, "zrem": 1, "zcount": 2, "zrangebyscore": 2, "zrangebylex": 2,
     "getbit": 1, "setbit": 2, "bitcount": 0, "bitpos": 1,
 }  # fmt: skip
-"""The commands that the scripts and ``RedisLocation`` use with a key: arguments after the key."""
+"""The commands that the scripts and ``RedisLocation`` use with a key, each with its arguments after
+the key."""
 _KEYLESS = {
     "info": ("INFO", "server"),
     "time": ("TIME",),
@@ -30,8 +31,8 @@ RIGHTS = " ".join(("~llmperf:*", "+select", *(f"+{one}" for one in (*_KEYLESS, *
 def rehearsal() -> list[tuple[str, tuple[str, ...]]]:
     """Return each right with a command that needs it.
 
-    The server checks a user's rights first; its further answer does not matter. Most commands meet
-    a key of another type, and no command leaves anything behind.
+    The server checks a user's rights first; the rest of its answer does not matter. Most commands
+    get a key of another type and fail, and no command leaves anything behind.
 
     >>> dict(rehearsal())["hset"]
     ('HSET', 'llmperf:rights', '0', '0')

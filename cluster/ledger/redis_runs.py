@@ -1,7 +1,7 @@
 """List the runs that have ledgers on a Redis server, for viewers without the dataset.
 
-Only reads. The client library stays behind ``ledger/redis.py``, ``redis_connection.py`` and
-``redis_errors.py``.
+Writes nothing. Only ``ledger/redis.py``, ``redis_connection.py`` and ``redis_errors.py`` use the
+client library.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MAX_TASKS = 1 << 40
 class RunOnServer:
     """One run, from its ``about`` record.
 
-    ``view`` is None while the run has no valid ledger: the server was wiped or restarted, and no
-    collector has built the next ledger yet.
+    ``view`` is None while the run has no valid ledger, that is, if the server was wiped or
+    restarted and no collector has built the next ledger yet.
     """
 
     run_id: str
@@ -38,10 +38,10 @@ class RunOnServer:
 
 
 def runs_on(url: str, *, only: str | None = None) -> list[RunOnServer]:
-    """Return the runs of a server, the oldest first.
+    """Return the runs of a server, the oldest run first.
 
     Args:
-        url: of the server.
+        url: URL of the server.
         only: the name of the only dataset to return, as ``RedisLocation`` takes it.
 
     Raises:

@@ -1,6 +1,6 @@
 """A ledger that reports how long each call took, for an actor's metrics.
 
-Owns no part of the ledger itself. Failed calls are reported, too.
+Passes every call on to the ledger that it wraps. Failed calls are reported, too.
 """
 
 from __future__ import annotations

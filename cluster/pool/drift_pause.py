@@ -1,6 +1,7 @@
 """How long a slot with a slow sentinel pauses if no other slot collects for its device class.
 
-Owns the backoff of one slot and when it is given up; pure. The pool knows which slots collect.
+Owns the backoff of one slot, and the rule that ends the backoff. Does no I/O. The pool knows which
+slots collect.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ LONGEST_PAUSE_S = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class DriftPause:
-    """The pauses of one slot since its device was last seen at its usual speed."""
+    """The pauses of one slot since its device last had its usual speed."""
 
     baseline_ns: float | None = None
-    """The sentinel's first time, in ns, against which the next actor's readings are judged."""
+    """The sentinel's first time, in ns, with which the next actor's readings are compared."""
     since_s: float | None = None
-    """When the first of these pauses began; None while the device is not known to be slow."""
+    """Time at which the first of the pauses began; None while the device is not known to be
+    slow."""
     pause_s: float = 0.0
 
     def next_pause_s(self, now_s: float, *, first_s: float, limit_s: float) -> float | None:

@@ -1,7 +1,7 @@
-"""The rules for draining a GPU: it has become slow, is throttled, or every task on it faults.
+"""The rules for draining a GPU that has become slow, is throttled, or faults in every task.
 
-Owns the rules: an observer of the loop that asks the worker to stop. A card that NVML calls unsound
-after a fault is another matter: ``DeviceLostError``.
+Owns the rules, as an observer of the collect loop that asks the worker to stop. A card that NVML
+reports as unsound after a fault is handled elsewhere (``DeviceLostError``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _logger = logging.getLogger(__name__)
 
 _FEWEST_SAMPLES = 500
 _SECONDS_LOOKED_AT = 120.0
-"""Seconds of samples that are judged: a few power-hungry kernels in a row throttle a sound card for
-a second."""
+"""Seconds of samples that are judged. A shorter time would not do, because a few power-hungry
+kernels in a row throttle a sound card for a second."""
 _READINGS = 5
 
 
@@ -35,11 +35,11 @@ class DrainRule(SilentObserver):
     Args:
         config: the thresholds.
         drain: receives the cause and the reason in words.
-        baseline_ns: the sentinel's first time, if an earlier actor measured it; then one reading is
-            enough to find that the device is still slow.
-        drains_for_drift: False on a CPU device, which every other process slows down: drift is only
-            logged.
-        clock_s: monotonic seconds, which no clock setting changes.
+        baseline_ns: the sentinel's first time, if an earlier actor measured it. One reading then
+            suffices to see that the device is still slow.
+        drains_for_drift: whether drift drains the device. It is False on a CPU device, which every
+            other process slows down; drift is then only logged.
+        clock_s: returns monotonic seconds, which no clock setting changes.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class DrainRule(SilentObserver):
         self._config = config
         self._drain = drain
         self._throttled: deque[tuple[float, bool]] = deque()
-        """Time in s, and whether throttled, of the samples of two minutes, or of the last 500."""
+        """Time in s, and whether the device was throttled, of the samples of two minutes, or of the
+        last 500 samples."""
         self._first_ns: list[float] = []
         self._is_on_trial = baseline_ns is not None
         self._drains_for_drift = drains_for_drift
@@ -126,7 +127,7 @@ class DrainRule(SilentObserver):
         return None
 
     def _too_much_drift(self) -> float | None:
-        """Return the share by which the sentinel is slower than at first; None if within limits."""
+        """Return the share by which the sentinel is slower than at first; None within the limit."""
         is_judged = len(self._last_ns) == _READINGS or (self._is_on_trial and self._last_ns)
         if self.baseline_ns is None or not is_judged:
             return None
@@ -138,7 +139,7 @@ class DrainRule(SilentObserver):
 
 
 def drains_for_drift(ref: DeviceRef) -> bool:
-    """Whether a slower sentinel drains a device: not a CPU, which all processes share.
+    """Whether a slower sentinel drains a device; not for a CPU, which all processes share.
 
     >>> names = ("cuda:0", "pocl", "cpu")
     >>> refs = [DeviceRef(selector=name, platform="", name="") for name in names]

@@ -1,8 +1,8 @@
 """The pool: keeps an actor on every slot until the end of the run, also after deaths.
 
 Owns which slots get an actor, a restart, a drain or a later retry. Actors share the work through
-the ledger: no data passes the pool, it only knows their reports. It needs no Ray (``runtime.py``)
-and never waits: its owner calls ``step``.
+the ledger. No data passes through the pool, which only gets the actors' reports. The pool does not
+need Ray (``runtime.py``) and never waits: its owner calls ``step``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from workers.collect.loop_interfaces import EndReason
 from workers.corpus.read import Corpus
 
 _TAKEN_PATIENCE_S = 60.0
-"""Seconds for which another process may hold a GPU: the actors of a killed driver end by then."""
+"""Seconds for which another process may hold a GPU. The actors of a killed driver end within this
+time."""
 _SILENCE_LIMIT_S = 120.0
-"""Seconds without a report after which a running actor is killed: its process hangs."""
+"""Seconds without a report after which a running actor is killed, because its process hangs."""
 _STOP_PATIENCE_S = 30.0
-"""Seconds in which actors must end after they dropped their tasks."""
+"""Seconds within which actors must end after they were told to drop their tasks."""
 _LONGEST_PAUSE_S = 30.0
 
 
@@ -34,13 +35,13 @@ class ActorPool:
 
     Args:
         runtime: the cluster.
-        config: of the cluster.
-        spec_of: returns a slot's spec for its actor.
-        device: the selector of pools that name none.
+        config: config of the cluster.
+        spec_of: returns the spec for the actor of a slot.
+        device: the selector for pools that name no device.
         say: receives messages for the operator.
-        store_patience_s: seconds for which an actor may fail to reach dataset or ledger before its
-            slot is drained.
-        refused: returns why a slot cannot serve, None if it can.
+        store_patience_s: seconds for which actors of a slot may fail to reach dataset or ledger
+            before the slot is drained.
+        refused: returns why a slot cannot be used, None if it can.
     """
 
     def __init__(
@@ -88,13 +89,13 @@ class ActorPool:
         self._judge_the_unheard(now_s)
 
     def begin(self, corpus: Corpus, run_id: str, device_classes: Sequence[str]) -> None:
-        """Let all open actors, and those that open later, collect a run of these device classes."""
+        """Let all open actors, now and later ones, collect a run of these device classes."""
         self._run = (corpus, run_id, frozenset(device_classes))
         for record in self.slots.values():
             self._begin_if_open(record)
 
     def stop(self, *, drop: bool) -> None:
-        """Ask all actors to end; start no more. Waiting slots have no tasks and end at once."""
+        """Ask all actors to end; start no more. Slots that wait have no tasks and end at once."""
         self._is_stopping, self._is_dropping = True, self._is_dropping or drop
         self._stopped_s = None  # _end_the_silent sets it in the next step
         for record in self.slots.values():
@@ -113,7 +114,7 @@ class ActorPool:
 
     @property
     def devices(self) -> dict[ActorSlot, Device]:
-        """The device that each slot's actor has opened, also of slots that have ended since."""
+        """The device that each slot's actor has opened, also for slots that have ended since."""
         return {
             record.slot: record.device
             for record in self.slots.values()
@@ -122,7 +123,7 @@ class ActorPool:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all wanted classes are there and no slot will still open its device."""
+        """Whether all wanted classes are open, and no slot is still to open its device."""
         wanted = set(self._config.device_classes or ())
         return (
             bool(self.slots)
@@ -140,7 +141,7 @@ class ActorPool:
 
     @property
     def statuses(self) -> Counter[str]:
-        """Rows by status, committed in this session by all actors."""
+        """Number of rows by status that all actors of this driver have committed."""
         total: Counter[str] = Counter()
         for record in self.slots.values():
             total += record.statuses
@@ -181,7 +182,7 @@ class ActorPool:
         record.why = f"{record.why}; since then {waits}" if record.why else waits
 
     def _end_the_silent(self, now_s: float) -> None:
-        """Kill actors that do not report, or do not stop: no run waits for them for ever."""
+        """Kill actors that do not report or do not stop, so that no run waits for them for ever."""
         if self._is_stopping and self._stopped_s is None:
             self._stopped_s = now_s
         for record in self.slots.values():
@@ -194,17 +195,17 @@ class ActorPool:
                 self._died(record, f"its actor has sent no report for {silent_s:.0f} s", now_s)
 
     def _judge_the_unheard(self, now_s: float) -> None:
-        """Report slots that wait long for Ray; give them up once no other slot works or will.
+        """Report slots that wait long for Ray; give them up if no other slot collects or will.
 
-        While another slot works, waiting costs nothing: another job may hold a GPU for hours, and
-        the slot joins as soon as the GPU is free.
+        While another slot collects, waiting costs nothing: another job may hold a GPU for hours,
+        and the slot joins as soon as the GPU is free.
         """
         done_classes = {
             record.device.device_class
             for record in self.slots.values()
             if record.state is SlotState.DONE and record.device is not None
         }
-        # A restarted actor may be the only one of its class: it, too, gets its time to answer.
+        # A restarted actor may be the only actor of its class, so it, too, gets time to answer.
         unheard = [record for record in self.slots.values() if record.is_unheard]
         needless = {p.slot for p in unheard if p.device and p.device.device_class in done_classes}
         late = {p.slot for p in unheard if now_s - p.start_at_s > self._config.start_timeout_s}
@@ -230,7 +231,7 @@ class ActorPool:
 
     @staticmethod
     def _keep_counts(record: SlotRecord) -> None:
-        """Add the last actor's counts to its slot's, and drop its report."""
+        """Add the last actor's counts to those of the slot, and drop the actor's report."""
         record.earlier, record.num_tasks_earlier = record.statuses, record.num_tasks_done
         record.report = None
 
@@ -265,9 +266,10 @@ class ActorPool:
             self._failed(record, told, now_s)
 
     def _drained(self, record: SlotRecord, told: ActorReport, now_s: float) -> None:
-        """Give the slot up, or pause it if it is the last of its class and the cause may pass.
+        """Give the slot up, or pause it if its class has no other slot and the cause may pass.
 
-        Slots that wait, for Ray or in a pause, do not count: they may never collect again.
+        Only slots that collect count as other slots: a slot that waits for Ray or pauses may never
+        collect again.
         """
         is_last = not any(
             one is not record and one.is_collecting and is_same_class(one, record)

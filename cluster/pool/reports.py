@@ -1,4 +1,4 @@
-"""What an actor reports: values that cross between processes.
+"""The reports of an actor, as values that pass from process to process.
 
 Owns the actor's states: from ``STARTING`` to ``ENDED`` or ``FAILED``, never back.
 """
@@ -24,7 +24,8 @@ class ActorState(StrEnum):
     """The actor has its device and waits for the plan."""
     COLLECTING = "collecting"
     ENDED = "ended"
-    """The actor's class has no task left, or it was asked to stop; finished work is committed."""
+    """No task of the actor's class is left, or the actor was asked to stop. Finished work is
+    committed."""
     FAILED = "failed"
 
 
@@ -32,17 +33,18 @@ class FailureKind(StrEnum):
     """Why an actor has failed; each kind has its own consequence for the slot."""
 
     DEVICE = "device"
-    """The device cannot be used: the slot is drained."""
+    """The device cannot be used, so the slot is drained."""
     NO_BUILD = "no_build"
-    """No kernel can be built on the node: the slot is drained."""
+    """No kernel can be built on the node, so the slot is drained."""
     TAKEN = "taken"
-    """Another process, perhaps an ending actor, has the GPU: the slot is tried again a while."""
+    """Another process, perhaps an actor that is about to end, has the GPU. The slot is tried again
+    for a while."""
     STORE = "store"
-    """The node cannot reach the dataset or the ledger: the slot is tried again for a while."""
+    """The node cannot reach the dataset or the ledger, so the slot is tried again for a while."""
     FOREIGN = "foreign"
-    """The dataset's name means another folder on this node: the slot is drained."""
+    """The dataset's name leads to another folder on this node, so the slot is drained."""
     INTERNAL = "internal"
-    """A bug of LLMPerf: the slot is tried again, as after a death."""
+    """LLMPerf has a bug. The slot is tried again, as after the death of an actor."""
 
 
 class DrainCause(StrEnum):
@@ -51,22 +53,24 @@ class DrainCause(StrEnum):
     FAULTS = "faults"
     THROTTLING = "throttling"
     DRIFT = "drift"
-    """The sentinel takes longer than at first. It may pass: the last slot of a class is retried."""
+    """The sentinel takes longer than at first. This may pass, so the last slot of a class is
+    retried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSpec:
-    """What an actor is started with.
+    """The arguments with which an actor is started.
 
     Args:
         slot: the actor's slot.
         location: the dataset folder, as every node names it.
-        ledger: ``sqlite`` or a Redis URL; left out of ``repr``, as a URL may contain a password.
-        state_folder: for files that must not lie on a network.
-        config: the whole tree.
+        ledger: ``sqlite`` or the URL of a Redis server; ``repr`` leaves it out, because a URL may
+            contain a password.
+        state_folder: folder for files that must not lie on a network file system.
+        config: the whole config tree.
         sentinel_baseline_ns: the sentinel's first time, if an earlier actor was drained for drift;
-            one reading then shows whether the device is fast again. None: the actor's own first
-            readings are the baseline.
+            one reading then shows whether the device is fast again. If it is None, the actor's own
+            first readings are the baseline.
     """
 
     slot: ActorSlot
@@ -79,9 +83,10 @@ class ActorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorReport:
-    """The state of one actor at one moment; counts are of this actor alone.
+    """The state of one actor at one moment; counts cover this actor alone.
 
-    ``statuses``: committed rows by status; ``collecting_s``: seconds since it began to collect.
+    ``statuses`` holds committed rows by status, ``collecting_s`` the seconds since the actor began
+    to collect.
     """
 
     state: ActorState
@@ -91,7 +96,7 @@ class ActorReport:
     device: Device | None = None
     reason: EndReason | None = None
     drained: str = ""
-    """Why the actor asked to be drained; it then ends by itself."""
+    """Why the actor asked to be drained. Such an actor ends by itself."""
     drain_cause: DrainCause | None = None
     sentinel_baseline_ns: float | None = None
     is_steady: bool = False

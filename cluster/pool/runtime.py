@@ -1,4 +1,4 @@
-"""What a pool needs of a cluster: nodes and actors; from Ray (``ray/runtime.py``), or for tests."""
+"""The nodes and actors that a pool needs: from Ray (``ray/runtime.py``), or made up for tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Actor(Protocol):
     """The pool's handle on one actor; no method waits."""
 
     def poll(self) -> ActorReport | ActorGone | None:
-        """Return the actor's last report; None if there was none since the last call."""
+        """Return the actor's last report; None if no report came since the last call."""
         ...
 
     def begin(self, corpus: Corpus, run_id: str) -> None:
@@ -36,7 +36,7 @@ class Actor(Protocol):
         ...
 
     def stop(self, *, drop: bool) -> None:
-        """Ask the actor to finish the tasks on the device and end; ``drop``: to drop them, too."""
+        """Ask the actor to finish the tasks on the device and end; with ``drop``, to drop them."""
         ...
 
     def kill(self) -> None:
@@ -52,5 +52,5 @@ class Runtime(Protocol):
         ...
 
     def start(self, spec: ActorSpec) -> Actor:
-        """Start an actor on its slot."""
+        """Start an actor on the slot of ``spec``."""
         ...

@@ -17,11 +17,13 @@ class SlotState(StrEnum):
     """The state of a slot."""
 
     WAITING = "waiting"
-    """An actor starts at ``start_at_s``, or Ray was asked for one that has not answered yet."""
+    """An actor starts at ``start_at_s``, or Ray was asked for an actor that has not answered
+    yet."""
     RUNNING = "running"
     """The slot's actor has answered."""
     PAUSED = "paused"
-    """The device is too slow and no other slot of its class collects: tried at ``start_at_s``."""
+    """The device is too slow, and no other slot of its class collects. An actor is started again at
+    ``start_at_s``."""
     DONE = "done"
     DRAINED = "drained"
     """The slot is given up for this run; ``SlotRecord.why`` has the reason."""
@@ -31,7 +33,7 @@ class SlotState(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class SlotRecord:
-    """One slot with its present actor and the counts of its earlier ones."""
+    """One slot: its present actor, and the counts of its earlier actors."""
 
     slot: ActorSlot
     state: SlotState = SlotState.WAITING
@@ -41,29 +43,30 @@ class SlotRecord:
     report: ActorReport | None = None
     has_begun: bool = False
     heard_s: float = 0.0
-    """Time of the present actor's last report; meaningless before the first."""
+    """Time of the present actor's last report; meaningless before its first report."""
     is_overdue: bool = False
-    """Whether the operator was told that the present actor has not answered for long."""
+    """Whether the operator was told that the present actor has not answered for a long time."""
     deaths_in_a_row: int = 0
     failing: FailureKind | None = None
-    """Why the last actors here failed before they did any work; ``failing_since_s``: since when."""
+    """Why the last actors of this slot failed before they finished a task. ``failing_since_s`` is
+    the time of the first such failure."""
     failing_since_s: float = 0.0
     pause_s: float = 0.0
     drift: DriftPause = field(default_factory=DriftPause)
     device: Device | None = None
-    """The device that the last actor here has opened."""
+    """The device that the last actor of this slot has opened."""
     earlier: Counter[str] = field(default_factory=Counter)
-    """Rows by status of the actors here that have ended."""
+    """Number of rows by status of the earlier actors of this slot."""
     num_tasks_earlier: int = 0
 
     @property
     def is_active(self) -> bool:
-        """Whether an actor runs here or will be started."""
+        """Whether an actor runs on this slot or will be started."""
         return self.state in (SlotState.WAITING, SlotState.RUNNING, SlotState.PAUSED)
 
     @property
     def is_collecting(self) -> bool:
-        """Whether an actor collects or will when the run begins, and did not ask to be drained."""
+        """Whether an actor collects, or will when the run begins, and is not to be drained."""
         told = self.report
         return (
             self.state is SlotState.RUNNING
@@ -74,7 +77,7 @@ class SlotRecord:
 
     @property
     def is_unheard(self) -> bool:
-        """Whether Ray was asked for an actor that has not answered: then no task is in hand."""
+        """Whether Ray was asked for an actor that has not answered, and so has no task."""
         return self.state is SlotState.WAITING and self.actor is not None
 
     @property
@@ -89,7 +92,7 @@ class SlotRecord:
 
 
 def is_same_class(one: SlotRecord, other: SlotRecord) -> bool:
-    """Whether the last actors of both have opened devices of one class."""
+    """Whether the last actors of both slots have opened devices of one class."""
     if one.device is None or other.device is None:
         return False
     return one.device.device_class == other.device.device_class

@@ -1,6 +1,6 @@
 """The slots where actors run: one for each Ray GPU, or one for each node of a pool without GPUs.
 
-Owns the matching of nodes to pools by their labels. Pure: what Ray knows is passed in as values.
+Owns the matching of nodes to pools by labels. Does no I/O: facts from Ray are passed in as values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSlot:
-    """The place of one actor; ``index``: among the ``num_on_node`` slots of its node."""
+    """The place of one actor; ``index`` is its number among its node's ``num_on_node`` slots."""
 
     node_id: str
     host: str
@@ -45,12 +45,12 @@ class ActorSlot:
 def slots_of(
     nodes: Sequence[ClusterNode], pools: Sequence[NodePool], *, device: str
 ) -> tuple[ActorSlot, ...]:
-    """Return the slots of all nodes in a pool: one for each GPU or, in pools without, each node.
+    """Return the slots of all nodes in pools: one per GPU or, in pools without GPUs, one per node.
 
     Args:
-        nodes: of the cluster.
-        pools: in order; a node belongs to the first that matches.
-        device: the selector of pools that name none.
+        nodes: nodes of the cluster.
+        pools: pools in order; a node belongs to the first pool that matches.
+        device: the selector for pools that name no device.
 
     >>> node = ClusterNode(node_id="a1", host="h", labels={"pool": "A"}, num_gpus=2)
     >>> pools = [NodePool(labels={"pool": "in(A,B)"})]
@@ -92,7 +92,7 @@ def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 def unmatched_pools(
     nodes: Sequence[ClusterNode], pools: Sequence[NodePool]
 ) -> tuple[tuple[NodePool, str], ...]:
-    """Return the pools that no node belongs to, each with a message for the operator."""
+    """Return the pools to which no node belongs, each with a message for the operator."""
     there = sorted({f"{key}={value}" for node in nodes for key, value in node.labels.items()})
     known = ", ".join(there[:20]) or "none"
     return tuple(

@@ -1,7 +1,8 @@
 """The actor: one process with one device on one slot; it runs the loop of ``llmperf collect``.
 
-Owns the working thread and the reports to the pool. Its methods answer at once: no answer means
-that the process or node is gone. Of Ray it knows only its GPU ids; ``ray/runtime.py`` starts it.
+Owns the working thread and the reports to the pool. The actor's methods answer at once, so no
+answer means that the process or node is gone. The only facts from Ray that the actor gets are its
+GPU ids; ``ray/runtime.py`` starts it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ForeignFolderError(StoreError):
-    """The dataset's name means another folder on this node."""
+    """The dataset's name leads to another folder on this node."""
 
 
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
@@ -65,13 +66,13 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 
 
 class CollectActor:
-    """Collects with one device, in a thread that starts with the object; progress: ``report``.
+    """Collects with one device, in a thread that starts with the object; ``report`` tells progress.
 
     Args:
-        spec: what to collect, and how.
+        spec: how and where to collect.
         gpu_ids: the GPU ids that Ray assigned to this process.
         context: ids of the actor and its node, for the event log.
-        meter: receives the actor's metrics; None for no metrics.
+        meter: receives the actor's metrics; None exports no metrics.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class CollectActor:
 
         A collector thread that ended without a final state is reported as an internal failure.
         """
-        is_at_work = self._thread.is_alive()  # first: a thread may end after its last report
+        is_at_work = self._thread.is_alive()  # asked first: a thread may end after its last report
         told, now_s = self._report, time.monotonic()
         if not is_at_work and not told.is_final:
             why = "its collector thread ended without a report"
@@ -134,7 +135,7 @@ class CollectActor:
         self._may_go_on.set()
 
     def stop(self, *, drop: bool) -> None:
-        """Finish the tasks that hold the device and end; ``drop``: end without finishing them."""
+        """Finish the tasks on the device and end; with ``drop``, end without finishing them."""
         self._control.num_interrupts = max(self._control.num_interrupts, 2 if drop else 1)
         self._may_go_on.set()
 
@@ -150,11 +151,11 @@ class CollectActor:
                     _logger.error("the collector ends: %s", error)
                 text = masked(traceback.format_exc() if kind is None else str(error))
                 with contextlib.suppress(OSError):  # the error may come from this very disk
-                    self._keep(logs)  # first: after a final report this process may be killed
+                    self._keep(logs)  # first, as this process may be killed after a final report
                 self._tell(ActorState.FAILED, text, kind or FailureKind.INTERNAL)
 
     def _keep(self, logs: EventLogHandler) -> None:
-        """Write what was logged before an event log was open, if there is a dataset to write to."""
+        """Write log lines from before the event log was open, if there is a dataset to write to."""
         events = kept_beside(self._spec.location, self._spec.state_folder) / "events"
         if not logs.has_waiting or not events.is_dir():
             return
@@ -181,7 +182,8 @@ class CollectActor:
                 gpu = open_gpu_of(device)
                 self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
                 reason, device = self._collect(worker, ref, device, *self._run)
-        # Last, when children and scratch folder are gone: after this the process may be killed.
+        # Report this last, when children and scratch folder are gone: the process may be killed
+        # afterwards.
         self._tell(ActorState.ENDED, device=device, reason=reason)
 
     def _collect(
@@ -254,7 +256,7 @@ class CollectActor:
 
 
 class _Counts(SilentObserver):
-    """Counts tasks and rows of one actor."""
+    """Counts the tasks and rows of one actor."""
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
@@ -284,6 +286,6 @@ class _Counts(SilentObserver):
 
 
 def use_share_of_processors(index: int, num_shares: int) -> None:
-    """Keep this thread and its children to the share of the processors that its GPU gets."""
+    """Bind this thread and its children to the processors that are the share of its GPU."""
     if num_shares > 1:
         os.sched_setaffinity(0, share_of(os.sched_getaffinity(0), index, num_shares))

@@ -1,8 +1,8 @@
 """Find the OpenCL device of an actor: exactly the GPU that Ray assigned to it.
 
 Owns the identity check: Ray's GPU id → NVML (by index in PCI bus order, or by UUID) → UUID → the
-OpenCL device of that UUID. ``CUDA_VISIBLE_DEVICES`` only avoids trying the other cards; its indices
-are never used.
+OpenCL device of that UUID. ``CUDA_VISIBLE_DEVICES`` only avoids trials of the other cards; its
+indices are never used.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def device_of_slot(
     """Return the device of an actor, or why it has none.
 
     Args:
-        selector: its pool's: ``auto``, ``cuda``, ``pocl``, ``cpu`` or ``replay:FILE``.
-        gpu_ids: Ray's ids for the actor: one, or none on a node without GPUs.
-        report: the OpenCL devices of this process; None: they are tried now.
+        selector: the selector of the actor's pool: ``auto``, ``cuda``, ``pocl``, ``cpu`` or
+            ``replay:FILE``.
+        gpu_ids: the GPU ids that Ray assigned to the actor: one id, or none on a node without GPUs.
+        report: the OpenCL devices of this process; if it is None, they are tried now.
     """
     if selector.startswith(SELECTOR_PREFIX) or selector in ("cpu", "pocl"):
         return _chosen(selector, report)

@@ -1,7 +1,8 @@
-"""The door to Ray: connects, lists nodes, starts actors on slots.
+"""All use of Ray: connects to a cluster, lists nodes, starts actors on slots.
 
-Owns how Ray is used. An actor stays on its node (a dead node's slots are gone), Ray never restarts
-it (the pool does, visibly), and it answers short questions only. All other code uses ``Runtime``.
+Owns how Ray is used. An actor stays on its node (a dead node's slots are gone). Ray never restarts
+an actor; the pool does, and says so. Calls of an actor's methods take little time. All other code
+uses ``Runtime``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from llmperf_common.store.files.environment import store_settings
 from workers.corpus.read import Corpus
 
 _ENVIRONMENT = {
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # Ray's GPU ids are NVML's indices, which have this order
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # Ray's GPU ids are NVML's indices, in this order
 }
 
 
@@ -52,7 +53,7 @@ class RayRuntime:
         )
 
     def start(self, spec: ActorSpec) -> RayActor:
-        """Start an actor on its slot; Ray may let it wait for a GPU that another job holds."""
+        """Start an actor on its slot; it may have to wait for a GPU that another job holds."""
         slot = spec.slot
         options: dict[str, Any] = {
             "num_cpus": 0,
@@ -65,7 +66,7 @@ class RayRuntime:
         return RayActor(_Actor.options(**options).remote(spec), self)
 
     def corpus_of(self, corpus: Corpus) -> Any:
-        """Return the reference of a corpus, which is put into the object store once."""
+        """Return the reference of a corpus, which is put into Ray's object store once."""
         if id(corpus) not in self._corpora:
             self._corpora[id(corpus)] = ray.put(corpus)
         return self._corpora[id(corpus)]
@@ -80,7 +81,7 @@ class RayActor:
         self._question: Any = None
 
     def poll(self) -> ActorReport | ActorGone | None:
-        """Return the actor's last report, None if none is new; request the next."""
+        """Return the actor's last report, None if no report is new; request the next report."""
         if self._question is None:
             self._question = self._handle.report.remote()
         ready, _ = ray.wait([self._question], timeout=0)
@@ -168,7 +169,7 @@ _Actor: Any = ray.remote(_SlotActor)
 
 @contextlib.contextmanager
 def connected() -> Iterator[RayRuntime]:
-    """Connect to the job's cluster or ``RAY_ADDRESS``; without either start Ray for this run."""
+    """Connect to the job's cluster or ``RAY_ADDRESS``; if there is neither, start Ray."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if ray.is_initialized():
         yield RayRuntime()
@@ -199,5 +200,5 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _of_our_own() -> contextlib.AbstractContextManager[None]:
-    # Actors need none of Ray's CPUs, and Ray starts an idle worker for each CPU: a few suffice.
+    # Actors need none of Ray's CPUs, and Ray starts an idle worker for each CPU, so a few suffice.
     return own_ray(ray, include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))

@@ -1,4 +1,4 @@
-"""The metrics of an actor: their names, their meanings, and how its loop and reports set them.
+"""The metrics of an actor: names, meanings, and how the actor's loop and reports set them.
 
 Owns the table of metrics and the observer that sets them. A ``Meter`` exports them: Ray's agent
 (``ray/runtime.py``) or, in tests, a dictionary.
@@ -48,7 +48,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric; it has its own ``tags`` beside ``TAGS``."""
+    """One metric; ``tags`` are those that it has in addition to ``TAGS``."""
 
     name: str
     kind: MetricKind
@@ -136,7 +136,7 @@ METRICS = (
 
 
 class Meter(Protocol):
-    """Exports values. No method raises or waits."""
+    """Exports values; its methods neither raise nor wait."""
 
     def add(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
         """Increase a counter."""
@@ -169,8 +169,8 @@ class MetricsObserver(SilentObserver):
 
     Args:
         meter: exports the values.
-        tags: of all values.
-        clock_s: monotonic seconds.
+        tags: tags that are attached to every value.
+        clock_s: returns monotonic seconds.
     """
 
     def __init__(
@@ -203,9 +203,9 @@ class MetricsObserver(SilentObserver):
                 self._meter.observe(COMMIT_SECONDS, now_s - began_s, self._tags)
 
     def lost(self, tasks: Sequence[int], why: str) -> None:
-        """Forget the times of results: some of these tasks are lost."""
+        """Forget the times of all results, because some of their tasks are lost."""
         del tasks, why
-        self._finished_s.clear()  # also of tasks that were kept: their commit time is not reported
+        self._finished_s.clear()  # also of kept tasks: their commit time is not reported
 
     def ledger_called(self, call: str, seconds: float) -> None:
         """Add the time of one call of the ledger."""

@@ -16,7 +16,7 @@ class SilentClusterObserver:
         """Ignore a message for the operator."""
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """Ignore the begin of the run."""
+        """Ignore the start of the run."""
 
     def stands(self, pool: ActorPool) -> None:
         """Ignore the state of the actors."""

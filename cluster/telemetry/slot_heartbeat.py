@@ -1,8 +1,8 @@
 """The driver's own heartbeat in the ledger: the slots, and why some of them do not collect.
 
-Owns an observer around the one that shows the run, and the thread that reports: a ledger that does
-not answer must not hold up the pool. An actor that cannot open its device never reports to the
-ledger; its slot is seen here.
+Owns an observer that wraps the observer which shows the run, and the thread that reports. (A ledger
+that does not answer must not hold up the pool.) An actor that cannot open its device never reports
+to the ledger; only this heartbeat shows its slot.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SlotHeartbeat:
     Args:
         observer: receives every call.
         fs: the dataset.
-        ledger_location_of: where the ledgers of a run are kept.
-        events: folder of the event logs; every change of a slot's state is written there.
+        ledger_location_of: returns the location of a run's ledgers.
+        events: folder of the event logs, which record every change of a slot's state.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SlotHeartbeat:
         self._observer.say(text)
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """Pass the begin on and start the reporting thread."""
+        """Pass the start of the run on, and start the reporting thread."""
         self._observer.began(plan, devices, num_tasks_done)
         self._log = open_event_log(self._events, self._worker_id)
         self._thread = threading.Thread(target=self._report, name="slot-heartbeat", daemon=True)
@@ -94,7 +94,7 @@ class SlotHeartbeat:
         self._document = self._facts | slots_document(pool)
 
     def close(self) -> None:
-        """Report a last time, without waiting for a ledger that does not answer."""
+        """Report a last time; do not wait for a ledger that does not answer."""
         if self._document:
             self._document |= {"state": "ended"}
         self._closing.set()
@@ -131,7 +131,7 @@ class SlotHeartbeat:
 
 
 def slots_document(pool: ActorPool) -> dict[str, Any]:
-    """Return the number of slots in each state, and the reasons of some that do not collect."""
+    """Return the number of slots in each state, and why some slots do not collect."""
     records = list(pool.slots.values())
     told = [
         {"seat": record.slot.name, "state": record.state.value, "why": _first_line(record.why)}

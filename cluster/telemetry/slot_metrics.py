@@ -1,7 +1,7 @@
 """The metrics of the driver: the state of each slot.
 
-Owns an observer around the one that shows the run. An actor that has ended reports nothing more, so
-only the driver can tell that it was drained.
+Owns an observer that wraps the observer which shows the run. An actor that has ended reports
+nothing more, so only the driver can tell that its slot was drained.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SlotMetrics:
         self._observer.say(text)
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """Pass on the begin of the run."""
+        """Pass on the start of the run."""
         self._observer.began(plan, devices, num_tasks_done)
 
     def stands(self, pool: ActorPool) -> None:

@@ -1,4 +1,4 @@
-"""Progress of a run on a cluster on stderr: every 30 s one line for the run and one per slot."""
+"""Progress of a cluster run on stderr: every 30 s one line for the run and one line per slot."""
 
 from __future__ import annotations
 

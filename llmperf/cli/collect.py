@@ -119,7 +119,7 @@ def collect(
     named = ledger_of(ledger, ledger_file) or SQLITE
     from llmperf import collecting  # noqa: PLC0415
 
-    collecting.check_memory_limit()  # before the imports of large libraries
+    collecting.check_memory_limit()  # before large libraries are imported
     from llmperf.cli.progress import interrupts_to  # noqa: PLC0415
     from workers.collect.device_worker import Control  # noqa: PLC0415
 

@@ -46,8 +46,8 @@ class _Console:
 def set_loudness(loudness: Loudness) -> None:
     """Set how much this process writes to stderr from now on.
 
-    Of the log, ``QUIET`` shows errors, ``NORMAL`` warnings in Python's default form, ``VERBOSE``
-    every line of our own packages. Child processes are not affected.
+    Of the log, ``QUIET`` shows errors, ``NORMAL`` shows warnings in Python's default form, and
+    ``VERBOSE`` shows every line of LLMPerf's packages. Child processes are not affected.
     """
     _Console.loudness = loudness
     if logging.lastResort is not None:

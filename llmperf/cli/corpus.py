@@ -29,7 +29,8 @@ app = typer.Typer(
 
 _PROGRESS_INTERVAL_S = 30.0
 _MAX_LINES = 20
-"""Lines shown of skipped files, and of each group of counts; ``--json`` of ``stats`` has all."""
+"""Maximum number of lines shown of skipped files, and of each group of counts; ``--json`` of
+``stats`` shows all."""
 
 
 @app.command(cls=Command)

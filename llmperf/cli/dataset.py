@@ -229,6 +229,6 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
 
 
 def _place(location: str) -> str:
-    """Return a normal form of a dataset's location, equal for all spellings of it."""
+    """Return a normal form of a dataset's location, which is equal for all spellings."""
     folder = local_folder(location)
     return location.rstrip("/") if folder is None else str(folder.resolve())

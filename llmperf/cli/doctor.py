@@ -1,7 +1,8 @@
 """``llmperf doctor``: what the machine can run, and what is missing.
 
-Owns the layout of the answer only. Why an OpenCL runtime is unusable and how to mend it:
-``workers/discovery/runtime_trial.py``; absent ones: ``workers/discovery/candidates.py``.
+Owns the layout of the answer only. ``workers/discovery/runtime_trial.py`` says why an OpenCL
+runtime is unusable and how to mend it, ``workers/discovery/candidates.py`` which runtimes are
+absent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The ledger of a command: ``--ledger``, ``--ledger-file`` or the variable ``LLMPERF_LEDGER``.
 
-Owns these three and their order. The URL of a Redis server contains a password. Every user of the
-host sees a command's arguments in ``ps``, and on a cluster in Ray's list of jobs; a file of mode
-600 and the environment stay private.
+Owns these three sources and their order. The URL of a Redis server contains a password. Every user
+of the host sees a command's arguments in ``ps``, and on a cluster in Ray's list of jobs; a file of
+mode 600 and the environment stay private.
 """
 
 from __future__ import annotations

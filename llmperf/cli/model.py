@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llmperf.prediction.record import Prediction
 
 _MOST_FACTORS = 40
-"""Number of kernels whose factors are printed, at most."""
+"""Maximum number of kernels whose factors are printed."""
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 

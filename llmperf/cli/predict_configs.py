@@ -33,12 +33,12 @@ def predict_configs(
         out: the file to write; None: print.
         kernel: name of the kernel, if the source has several.
         device: device class.
-        args: arguments of the launches that do not give their own.
+        args: arguments for launches that do not give their own.
         as_json: whether to print one JSON document.
 
     Raises:
         BadInput: A launch cannot be used (the message names its line), or ``predict`` refuses the
-            input; nothing is predicted then.
+            input. Nothing is predicted then.
         ConfigError: ``out`` cannot be written.
     """
     from llmperf.prediction import answers  # noqa: PLC0415

@@ -54,7 +54,7 @@ class ProgressDisplay(DeviceProgress):
         super().__init__(start, self._display)
 
     def lost(self, tasks: Sequence[int], why: str) -> None:
-        """Print that the collector gave tasks up because it lost their leases."""
+        """Print that the collector lost the leases of tasks, and so gave the tasks up."""
         if tasks:
             say(f"{len(tasks)} tasks given up: {why}")
 
@@ -76,7 +76,7 @@ class ProgressDisplay(DeviceProgress):
 
 
 def done_before(num_done: int, num_tasks: int) -> str:
-    """Return text about the tasks that earlier starts of a run finished, to append to their number.
+    """Return text about tasks that earlier starts of a run finished, to append to a number.
 
     >>> [done_before(num, 3) for num in (0, 1, 3)]
     ['', ', 1 done before', ', complete before this start: nothing to do']
@@ -88,12 +88,12 @@ def done_before(num_done: int, num_tasks: int) -> str:
 
 @contextlib.contextmanager
 def interrupts_to(control: Control) -> Iterator[None]:
-    """Stop ``control`` on Ctrl-C or SIGTERM: after the current task, at once on a second one."""
+    """Stop ``control`` on Ctrl-C or SIGTERM: after the current task; at a second signal at once."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
         if not control.is_collecting:
-            raise KeyboardInterrupt  # no task has begun: parsing, probing, opening the device
+            raise KeyboardInterrupt  # no task has begun: still parsing, probing, opening
         control.interrupt()
         if control.num_interrupts == 1:
             say("stopping after the current task; press Ctrl-C again to drop that task")

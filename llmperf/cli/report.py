@@ -33,7 +33,8 @@ _EVALUATION_FACTS = (
 _SAYS_NOTHING = frozenset(
     ("data", "dataset", "evaluation", "eval", "results", "report", "out", "output")
 )
-"""Generic folder names, which identify no dataset: the title uses the folder above instead."""
+"""Generic folder names, which identify no dataset. The title uses the name of the folder above
+instead."""
 
 
 def report(
@@ -229,8 +230,8 @@ def _dataset_view(directory: str) -> DatasetView:
             "tasks_done": dataset.num_tasks,
         },
         manifest_version=dataset.manifest.version,
-        # The number of planned rows is known only when every task has its result: a kernel that
-        # fails early has fewer rows than its plan.
+        # The number of planned rows is known only when every task has its result, because a kernel
+        # that fails early has fewer rows than were planned.
         num_planned=dataset.num_samples if dataset.num_tasks == run.num_tasks else None,
         sentinel=dataset.sentinel(),
     )

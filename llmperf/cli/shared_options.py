@@ -75,7 +75,10 @@ def _shared(
 
 
 def _declared() -> list[Any]:
-    """Return the options of ``_shared``, made by typer, whose option classes differ by release."""
+    """Return the options of ``_shared``.
+
+    typer makes them, because its option classes differ by release.
+    """
     app = typer.Typer(add_completion=False)
     app.command()(_shared)
     return list(typer.main.get_command(app).params)
@@ -99,7 +102,7 @@ class Command(TyperCommand):
         return [*own, *SHARED, help_]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; warn of an option given twice, of which the first value is lost."""
+        """Parse the arguments; warn if an option is given twice, as its first value is lost."""
         given = [] if ctx.resilient_parsing else self._given(ctx, args)
         left: list[str] = super().parse_args(ctx, args)  # also sets the loudness
         for option, times in Counter(given).items():

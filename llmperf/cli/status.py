@@ -186,7 +186,10 @@ def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Turn Ctrl-C and SIGTERM into an event: libraries may swallow an exception during clean-up."""
+    """Turn Ctrl-C and SIGTERM into an event.
+
+    Libraries may swallow an exception during clean-up.
+    """
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:

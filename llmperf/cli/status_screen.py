@@ -85,7 +85,7 @@ def _how(state: Mapping[str, Any]) -> str:
 
 
 def _driver_lines(state: Mapping[str, Any]) -> list[str]:
-    """Return a line about the newest driver, and one for each of its slots that is idle."""
+    """Return a line about the newest driver, and a line for each of its idle slots."""
     if not state["drivers"]:
         return []
     one = min(state["drivers"], key=lambda driver: driver["age_s"])

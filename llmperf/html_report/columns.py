@@ -1,6 +1,6 @@
 """Arrow tables as numpy columns, also of older datasets that lack some columns.
 
-Owns the conversion of rows to arrays: a missing or null value becomes NaN, an empty text or None.
+Owns the conversion of rows to arrays. A missing or null value becomes NaN, an empty text or None.
 No function loops over rows, because a report of 400,000 samples should take seconds.
 """
 
@@ -41,7 +41,7 @@ class Categorical:
         return np.equal(self.codes, self.names.index(name))
 
     def counts(self, rows: Bools | None = None) -> dict[str, int]:
-        """Return the number of (chosen) rows of each value; values without rows are left out."""
+        """Return the number of (chosen) rows with each value; values without rows are left out."""
         codes = self.codes if rows is None else self.codes[rows]
         totals = np.bincount(codes, minlength=len(self.names))
         return {name: int(n) for name, n in zip(self.names, totals, strict=True) if n}
@@ -74,7 +74,7 @@ class SampleColumns:
     throttled: Floats
     ok: Bools
     timed: Bools
-    """Ok rows with a finite, positive median, which plots of time can show."""
+    """Whether a row is ok and has a finite, positive median, so that plots of time can show it."""
 
 
 def array_of(table: ArrowTable, name: str) -> Any:
@@ -128,7 +128,7 @@ def list_lengths(table: ArrowTable, name: str) -> Ints:
 
 
 def list_values(table: ArrowTable, name: str) -> Floats:
-    """Return the list members of all rows, joined (their lengths: :func:`list_lengths`)."""
+    """Return the list members of all rows, joined; :func:`list_lengths` gives the lengths."""
     array = array_of(table, name)
     if array is None:
         return np.zeros(0)

@@ -17,7 +17,8 @@ from llmperf.html_report.views import Stamp
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _GENERATOR = "llmperf"
 _HEAD_BYTES = 1024
-"""Bytes of a page that are searched for the line that names its writer; it is in the first 400."""
+"""Number of bytes of a page that are searched for the line that names its writer. That line is in
+the first 400 bytes."""
 _FIRST_LINES = (
     void("meta", charset="utf-8"),
     void("meta", http_equiv="Content-Security-Policy", content=_POLICY),

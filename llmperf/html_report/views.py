@@ -17,7 +17,7 @@ from llmperf_common.records import SentinelReading
 if TYPE_CHECKING:
     from workers.corpus.parquet import Corpus
 
-# pyarrow ships no types: its tables are `Any` to mypy, named here so that signatures stay readable.
+# pyarrow ships no types, so mypy takes its tables as `Any`. This name keeps signatures readable.
 ArrowTable = Any
 
 
@@ -93,8 +93,8 @@ class KernelChoice:
     """Which kernels of a dataset get a section of their own; the defaults keep the page small.
 
     Args:
-        names: Names or ids of kernels: only these get a section, without limits. Empty: the
-            limits apply.
+        names: Names or ids of kernels. Only these kernels get a section, without limits. If it is
+            empty, the limits apply.
         limit: Maximum number of kernels with a section; None: all.
         limit_bytes: Maximum number of bytes of all sections together (the first kernel is always
             shown); None: no limit.
@@ -107,7 +107,7 @@ class KernelChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Time and version of a page's making; an argument, so that a page can be reproduced."""
+    """The time and the LLMPerf version of a page; arguments, so that pages can be reproduced."""
 
     made_at: datetime | None = None
     version: str = ""

@@ -156,7 +156,7 @@ def _write(text: str, path: Path) -> int:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(page)
-        # mkstemp makes private files; other users may read a report as far as the umask allows.
+        # mkstemp makes private files, but other users may read a report as far as the umask allows.
         mask = os.umask(0)
         os.umask(mask)
         Path(name).chmod(0o666 & ~mask)

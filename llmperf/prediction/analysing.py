@@ -1,7 +1,7 @@
-"""Memory analysis for predictions: taken from the dataset, otherwise probed on a CPU device.
+"""Memory analysis for predictions: from the trained run, otherwise by probes on a CPU device.
 
-Owns when and where a kernel is probed, and the message where it is not. The probes run in a child
-process that is killed after a time limit (``workers/execution/analyse_ahead.py``).
+Owns when and where a kernel is probed, and the message if it is not probed. The probes run in a
+child process that is killed after a time limit (``workers/execution/analyse_ahead.py``).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from trainer.data.foreign_files import reading
 from workers.device.interface import DeviceRef
 
 ANALYSIS_TIMEOUT_S = 60.0
-"""Seconds for one kernel: the default of ``limits.analysis_timeout_s``, so that predictions and
-``collect`` get the same analysis."""
+"""Maximum number of seconds for one kernel: the default of ``limits.analysis_timeout_s``, so that
+predictions and ``collect`` get the same analysis."""
 
 _KEEP_DEATH_S = 86_400.0
-"""Seconds for which a timeout or a death of the child is cached: one day only, because a busy
-machine can cause either."""
+"""Seconds for which a timeout or a death of the child process is cached. This is one day only,
+because a busy machine can cause both."""
 
 _MOST_CHARACTERS = 240
-"""Characters of a reason in a warning, at most."""
+"""Maximum number of characters of a reason in a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A kernel's memory analysis, None if unknown; ``said``: its origin or why there is none."""
+    """A kernel's memory analysis, None if unknown; ``said`` is its origin, or why it is unknown."""
 
     analysis: Analysis | None
     said: str
@@ -44,7 +44,7 @@ class Analyst:
     """Analyses the memory accesses of kernels, each kernel once.
 
     Attributes:
-        stored: the kernels that a run was fitted on, with their analyses.
+        stored: the kernels on which a run was fitted, with their analyses.
         may_probe: whether probes may run on a device.
         cache: analyses stored for later processes.
         progress: called with one line before each step that takes seconds.
@@ -56,7 +56,7 @@ class Analyst:
     progress: Callable[[str], object] = lambda _line: None
     _known: dict[str, Known] = field(default_factory=dict)
     _device: DeviceRef | str | None = None
-    """The device for probes, or a message why there is none; None before the first search."""
+    """The device for probes, or a message why there is no device; None before the first search."""
 
     def knows(self, kernel: Kernel) -> Known | None:
         """Return what is known without a probe; None for a kernel that was never analysed."""
@@ -71,7 +71,7 @@ class Analyst:
         return self._known.get(kernel.kernel_id)
 
     def find_out(self, kernel: Kernel) -> Known:
-        """Return what is known; a kernel that was never analysed is probed now, for seconds."""
+        """Return what is known; probe a kernel that was never analysed, which takes seconds."""
         known = self.knows(kernel)
         if known is None:
             known = self._probed(kernel)
@@ -88,7 +88,10 @@ class Analyst:
             return analysis_from_row(self.stored.slice(row.index(kernel_id), 1).to_pylist()[0])
 
     def cpu_device(self, what_for: str) -> DeviceRef | str:
-        """Return the CPU OpenCL device, or why there is none; ``what_for`` goes into a message."""
+        """Return the CPU OpenCL device, or why there is no such device.
+
+        ``what_for`` names the purpose in a message.
+        """
         from workers.discovery.find import NoDevice, choose  # noqa: PLC0415  (needed by few)
 
         if self._device is None:

@@ -26,7 +26,7 @@ class AnalysisCache:
     folder: Path
 
     def read(self, kernel_id: str) -> Analysis | None:
-        """Return the analysis of one kernel; None where none is stored or it has expired."""
+        """Return the analysis of one kernel; None where no analysis is stored or it has expired."""
         try:
             row = json.loads(self._path(kernel_id).read_text(encoding="utf-8"))
             if time.time() > row.get("until_s", math.inf):
@@ -41,7 +41,7 @@ class AnalysisCache:
         Args:
             kernel_id: the kernel's content hash.
             analysis: the analysis, or its failure.
-            keep_s: seconds until it expires; None: never.
+            keep_s: seconds until the entry expires; None: never.
         """
         row = analysis_columns(analysis)
         if keep_s is not None:

@@ -65,7 +65,7 @@ def documents(configs: Sequence[Config], predictions: Sequence[Prediction]) -> l
 
 
 def shown_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the cells of ``HEAD`` for each document; a launch without an id gets its number."""
+    """Return the cells of ``HEAD`` for each document; for a launch without an id its number."""
     return [
         (
             str(row.get("id", number)),

@@ -1,7 +1,7 @@
 """Launches from a file of JSON lines, a JSON array, CSV or Parquet, recognised by its content.
 
-Owns the formats and their messages. Whether kernel and device allow a launch is checked by the
-prediction, whose messages use the name that each launch gets here (``line 7``).
+Owns the formats and their messages. The prediction checks whether kernel and device allow a launch.
+Its messages use the name that each launch gets here (``line 7``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_LAUNCHES = 1_000_000
 """Launches of one file: each takes about 0.4 KiB of memory before the first prediction."""
 _MAX_SIZE = 2**63
 _MOST_SHOWN = 80
-"""Characters of a faulty value in a message, at most."""
+"""Maximum number of characters of a faulty value in a message."""
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
 """The place of each row (``line 7``), and its values by key."""
@@ -103,7 +103,7 @@ def _content(file: str | Path, where: str) -> bytes:
 def _start_of(file: str | Path) -> bytes:
     if str(file) != STDIN:
         with Path(file).open("rb") as stream:
-            return stream.read(_MAX_BYTES + 1)  # any kind of file is allowed, also a pipe
+            return stream.read(_MAX_BYTES + 1)  # any kind of file is allowed, including a pipe
     if sys.stdin is None:  # the parent process closed it
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     return sys.stdin.buffer.read(_MAX_BYTES + 1)
@@ -238,7 +238,7 @@ def _listed(batch: pa.RecordBatch, where: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = batch.to_pylist()
     except UnicodeDecodeError:
         raise
-    except (ValueError, OverflowError, pa.ArrowException) as error:  # a date beyond Python's
+    except (ValueError, OverflowError, pa.ArrowException) as error:  # a date beyond Python's limit
         raise BadInput(
             f"{where}: a column cannot be read: {error}: give numbers and texts"
         ) from None
@@ -276,7 +276,7 @@ def _from_columns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise BadInput(f"{where}: args: {_repeated(error)}") from None
         except (ValueError, RecursionError):
             return values  # ``_config`` refuses the text, which is no object, and shows it
-    if isinstance(given, list):  # Arrow's map
+    if isinstance(given, list):  # Arrow's form of a map
         given = dict(given)
     if isinstance(given, Mapping):
         named = {name: value for name, value in given.items() if value is not None}

@@ -1,6 +1,6 @@
-"""Counting of the work of launches to predict, on a CPU device, if the model uses these counts.
+"""Counts the work of launches to predict, on a CPU device, if the model uses these counts.
 
-Owns when and how long work is counted, and the message where it is not. The counting runs in a
+Owns when and how long work is counted, and the message if it is not counted. The counting runs in a
 child process that is killed after a time limit (``workers/work``).
 """
 
@@ -17,10 +17,11 @@ from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0
-"""Seconds for ``_LAUNCHES_AT_ONCE`` launches. Then the child is killed; its results are used."""
+"""Maximum number of seconds for ``_LAUNCHES_AT_ONCE`` launches. After this time the child is
+killed; the results that it has reported are used."""
 
 _LAUNCHES_AT_ONCE = 512
-"""Most launches that one child counts."""
+"""Maximum number of launches that one child process counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class WorkCounter:
                 why = str(error)
                 break
             if not any(isinstance(one, Work) for one in found[start:]):
-                break  # most likely the others cannot be counted either
+                break  # most likely the next launches cannot be counted either
         work = [one if isinstance(one, Work) else None for one in found]
         failures = [one for one in found if not isinstance(one, Work)]
         if failures:

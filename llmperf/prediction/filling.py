@@ -45,7 +45,7 @@ class PlannedFiller:
     rule: InputRule
 
     def fill(self, global_size: Sizes, local_size: Sizes) -> Filled:
-        """Return all arguments of one launch; missing ones are planned as ``collect`` does."""
+        """Return all arguments of one launch; missing arguments are planned as in ``collect``."""
         args = tuple(map(_possible, self.rule.arguments(global_size, local_size)))
         missing = [
             (declared, one)
@@ -160,7 +160,7 @@ def planned_filler(
     Args:
         kernel: the kernel, with its signature.
         device: the device of the launches.
-        given: position to the checked number of elements (buffer) or value (scalar).
+        given: checked number of elements (buffer) or value (scalar) by position of the argument.
         known: the kernel's memory analysis.
     """
     assert kernel.signature is not None, "a kernel without signature is refused before"

@@ -1,6 +1,6 @@
 """A trained model in memory, which predicts one launch or many launches of one kernel.
 
-Loading takes 0.5 s, reading a source 0.25 s, probing a new kernel a few seconds; a second
+Loading takes 0.5 s, reading a source 0.25 s, probing a new kernel a few seconds. A second
 prediction of the same source takes milliseconds.
 """
 
@@ -33,7 +33,7 @@ from trainer.run.shipped import DEFAULT_MODEL, shipped_run
 from workers.corpus.one_source import SourceKernel
 
 Size = int | Sequence[int]
-"""Work-items: a number for one dimension, or one number per dimension."""
+"""Numbers of work-items: one number for one dimension, or one number per dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class Launch:
     Attributes:
         global_size: work-items in each of 1 to 3 dimensions; a number for one dimension.
         local_size: work-items of a work-group in each dimension; a number for one dimension.
-        args: arguments by name: the number of elements of a buffer, the value of a scalar; missing
-            ones are filled as ``collect`` plans them.
+        args: arguments by name: the number of elements of a buffer, the value of a scalar. Missing
+            arguments are filled as ``collect`` plans them.
         sweep: whether to predict every legal local size, too.
         name: name of the launch in messages, such as ``line 7``; empty: its number.
     """
@@ -76,7 +76,8 @@ class Launch:
 class Model:
     """A trained run, loaded once. Make it with ``llmperf.load_model``.
 
-    Reads each source and analyses each kernel once. Not safe for several threads at the same time.
+    Reads each source and analyses each kernel once. Several threads must not use a model at the
+    same time.
     """
 
     def __init__(
@@ -124,15 +125,15 @@ class Model:
                 with the package if there is no run.
             analyse: whether to probe new kernels on a CPU OpenCL device.
             cache: stores the results of probes.
-            measured: a dataset with launches of the kernels to predict: they correct
-                the predictions.
-            work: ``auto`` counts what launches execute, where the model reads it and ``analyse``
-                allows a device; ``off`` does not.
+            measured: a dataset with launches of the kernels to predict. These launches correct the
+                predictions.
+            work: ``auto`` counts the work of launches if the model uses the counts and ``analyse``
+                is set; ``off`` does not count.
             progress: receives one line before each step that takes seconds.
 
         Raises:
             BadInput: The run does not exist or is damaged; or ``measured`` has no usable launch.
-            StoreError: ``measured`` is no dataset.
+            StoreError: ``measured`` is not a dataset.
             ConfigError: ``work`` is neither ``auto`` nor ``off``.
         """
         step = CpuStep.parse(work, option="work", verb="count")
@@ -216,8 +217,9 @@ class Model:
     ) -> list[Prediction]:
         """Predict many launches of one kernel, in order, in one call of the model.
 
-        The results equal those of ``predict``, except that ``local_size_best`` is empty: comparing
-        the local sizes of a launch takes about 25 more launches.
+        The results equal those of ``predict``, except that ``local_size_best`` is empty unless
+        ``best_local_size`` is set. (Comparing the local sizes of a launch takes about 25 more
+        predictions.)
 
         Args:
             source: an OpenCL C file, or its text.
@@ -254,7 +256,7 @@ class Model:
         ]
 
     def _run_for(self, requests: Sequence[PredictRequest]) -> LoadedRun:
-        """Return the run; with measured launches, corrected by the factor of the kernel."""
+        """Return the run; if there are measured launches, corrected by the factor of the kernel."""
         if self._measured is None or not requests:
             return self._run
         one = requests[0]
@@ -276,7 +278,7 @@ class Model:
     def _question(
         self, chosen: SourceKernel, device: str | None, compare: bool
     ) -> Callable[[Launch, str], PredictRequest]:
-        """Return a function that makes a request of a launch and its name, for one kernel."""
+        """Return a function that makes a request from a launch and its name, for one kernel."""
         kernel = chosen.kernel
         signature = kernel.signature
         assert signature is not None, "the reader refuses such kernels"
@@ -289,7 +291,7 @@ class Model:
             local_size = _sizes("local_size", launch.local_size)
             check_sizes(kernel.name, signature, global_size, local_size, record)
             given = read_arguments(signature, {} if launch.args is None else launch.args)
-            if known is None:  # after the checks: a probe takes seconds
+            if known is None:  # after the checks, because a probe takes seconds
                 known = self._find_out(kernel)
             return PredictRequest(
                 kernel=kernel.name,
@@ -312,7 +314,8 @@ class Model:
 
     def _find_out(self, kernel: Kernel) -> Known:
         assert kernel.signature is not None, "the reader refuses such kernels"
-        # Needed even if every buffer is given, to warn of one that is too small.
+        # The analysis is needed even if every buffer is given, to warn of a buffer that is too
+        # small.
         if any(one.kind.is_buffer for one in kernel.signature.arguments):
             return self._analyst.find_out(kernel)
         return Known(analysis=None, said="")

@@ -1,4 +1,4 @@
-"""The prediction that Python users get: a JSON document with properties and a notebook table."""
+"""A prediction as Python users get it: a JSON document with properties and a notebook table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Prediction(dict[str, Any]):
 
     @property
     def local_size_best(self) -> tuple[int, ...]:
-        """The local size with the shortest prediction, among sizes like those seen in training."""
+        """The local size with the shortest predicted time, among sizes like those in training."""
         return tuple(self["local_size_best"])
 
     @property
@@ -90,7 +90,7 @@ def time_text(nanoseconds: float) -> str:
     >>> time_text(950), time_text(999.6), time_text(2.5e6)
     ('950 ns', '1 µs', '2.5 ms')
     """
-    nanoseconds = float(f"{nanoseconds:.3g}")  # round first: 999.6 ns must become 1 µs
+    nanoseconds = float(f"{nanoseconds:.3g}")  # round first, because 999.6 ns must become 1 µs
     for limit, factor, unit in ((1e3, 1, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
         if nanoseconds < limit:
             return f"{nanoseconds / factor:.3g} {unit}"

@@ -66,7 +66,7 @@ def _keys(node: type[Node], prefix: str = "") -> Iterator[tuple[str, str, str, s
 
 
 def example(command: str, root: type[Node], more: Iterable[str] = ()) -> str:
-    """Return a config file of all keys with their defaults, all commented out."""
+    """Return a config file with all keys and their defaults, all commented out."""
     lines = [
         f"# All keys of `llmperf {command} --config FILE` with their defaults. Uncomment the keys "
         "to change.",

@@ -2,7 +2,7 @@
 
 Owns the form of ``docs/reference/*.md``, but no facts: options come from the command tree, columns
 from the Arrow schemas, codes and keys from their tables. A test fails when a page is outdated. This
-module holds only sentences that the code has nowhere as data (the meaning of a retry rule).
+module holds only sentences that no other code holds as data (the meaning of a retry rule).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RETRY_MEANINGS: dict[Retry, str] = {
 
 
 def render() -> dict[str, str]:
-    """Return the text of every page by file name; the same on every machine.
+    """Return the text of every page by file name; the text is the same on every machine.
 
     >>> sorted(render())[:5]
     ['api.md', 'cli.md', 'collect-example.toml', 'config.md', 'events.md']

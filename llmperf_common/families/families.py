@@ -15,28 +15,31 @@ import numpy as np
 from llmperf_common.families.shingles import NUM_VIEWS, Hashes, Views, digest, jaccard, views_of
 
 MIN_JACCARD = 0.85
-"""Jaccard similarity, in either view, from which two sources belong to one family."""
+"""Lowest Jaccard similarity, in either view, at which two sources belong to one family."""
 _LSH_BANDS, _LSH_ROWS = 18, 7
-"""A pair is a candidate if all rows of one band agree. That finds 999 of 1,000 pairs at MIN_JACCARD
-and 13 of 100 at a similarity of 0.5. datasketch's own choice for a threshold of 75 % missed one
-pair in ten, and every missed pair may put duplicates on both sides of a split."""
+"""Bands of MinHash, and rows of a band. A pair is a candidate if all rows of one band agree. This
+rule finds 999 of 1,000 pairs at MIN_JACCARD and 13 of 100 at a similarity of 0.5. datasketch's own
+choice for a threshold of 75 % missed one pair in ten, and every missed pair may put duplicates on
+both sides of a split."""
 _NUM_PERMUTATIONS = _LSH_BANDS * _LSH_ROWS
 _SHINGLES_AT_ONCE = 4096
-"""Shingles hashed at once. MinHash takes 1 KB of memory for each."""
+"""Number of shingles hashed at once. MinHash takes 1 KB of memory for each shingle."""
 MAX_SOURCE_CHARS = 2**20
-"""Characters above which a source is compared for equality only. The process that builds the corpus
-tokenises sources itself, so their length must be bounded; no hand-written kernel is as long."""
+"""Number of characters above which a source is compared for equality only. The process that builds
+the corpus tokenises sources itself, so their length must be bounded; no hand-written kernel is as
+long."""
 _MINHASH_SEED = 1
 _MAX_ALL_PAIRS = 300
-"""Number of different sources up to which all pairs are compared: faster than loading
-datasketch."""
+"""Number of different sources up to which all pairs are compared, because that is faster than
+loading datasketch."""
 
 
 def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
     """Return the family of each kernel: the smallest kernel_id of its near-duplicate component.
 
     Kernels of one source text are one family. The result depends on the set of kernels, not on
-    their order. More kernels can merge families: recompute them when sets are merged or split.
+    their order. Further kernels can join two families into one, so recompute families when sets are
+    merged or split.
 
     Args:
         kernels: (kernel_id, source, name); name is ignored. A kernel without source is a
@@ -59,13 +62,14 @@ def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
             key = by_text.setdefault(source, digest(views))
             if key not in members:
                 distinct.append(views)
-        # Kernels are sorted by id: the first member of each list is its smallest, lists are in
-        # order.
+        # Kernels are sorted by id, so the first member of each list is the smallest, and the lists
+        # are in order of their first members.
         members.setdefault(key, []).append(kernel_id)
     parents = _components(distinct)
     groups = list(members.values())
     for index, group in enumerate(groups):
-        # The root of a component is its lowest index, which holds its smallest id.
+        # The root of a component is its lowest index, and the kernel at that index has the smallest
+        # id.
         families.update(dict.fromkeys(group, groups[_find(parents, index)][0]))
     return families
 
@@ -79,7 +83,7 @@ def family_sizes(families: Mapping[str, str]) -> dict[str, int]:
 
 
 def compared_views(source: str) -> Views:
-    """Return a source's token runs in both views; one hash where it is too long to tokenise."""
+    """Return a source's token runs in both views; one hash if it is too long to tokenise."""
     if len(source) <= MAX_SOURCE_CHARS:
         return views_of(source)
     text = hashlib.blake2b(source.encode("utf-8", "replace"), digest_size=8).digest()
@@ -94,7 +98,8 @@ def _components(distinct: Sequence[Views]) -> list[int]:
         sets = [views[view] for views in distinct]
         candidates = _all_pairs if len(sets) <= _MAX_ALL_PAIRS else _sketched_pairs
         for first, second in candidates(sets):
-            # In a large family other pairs have already joined most pairs: skip their comparison.
+            # In a large family most pairs are already joined through other pairs: skip their
+            # comparison.
             joined = _find(parents, first) == _find(parents, second)
             if not joined and jaccard(sets[first], sets[second]) >= MIN_JACCARD:
                 _unite(parents, first, second)

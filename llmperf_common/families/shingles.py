@@ -1,9 +1,9 @@
 """A source as two sets of hashed token runs (shingles), whose overlap measures similarity.
 
 Owns the two views of a source and their overlap. The first view numbers names over the whole
-source, the second within each run only. An inserted line shifts all later numbers of the first view
-but few runs of the second; small kernels are compared better in the first. A run is a 64-bit hash:
-among ten million runs the chance of a collision is below 1e-5.
+source, the second view within each run only. An inserted line shifts all later numbers of the first
+view but few runs of the second view. The first view compares small kernels better. A run is a
+64-bit hash: among ten million runs the chance of a collision is below 1e-5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_NAME = -1
 _NAME_WORD = 0
 
 Hashes = NDArray[np.uint64]
-"""Sorted, without repetition."""
+"""Hashes in ascending order, without repetition."""
 Views = tuple[Hashes, Hashes]
 
 
@@ -42,7 +42,7 @@ def views_of(source: str) -> Views:
         is_name = numbers[part] != _NO_NAME
         factor = _FACTORS[place]
         over_all += factor * np.where(is_name, _mixed(numbers[part]), words[part])
-        # A name seen before in this run is encoded by its distance, any other one as "a name".
+        # A name seen before in this run is encoded by its distance, any other name as "a name".
         back = np.where(gaps[part] <= place, gaps[part], 0)
         within += factor * np.where(is_name, _mixed(back), words[part])
     return np.unique(_mixed(over_all)), np.unique(_mixed(within))
@@ -69,7 +69,7 @@ def digest(views: Views) -> bytes:
 
 
 def _encoded(source: str) -> tuple[Hashes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each token its hash, and for names number and distance to the last occurrence."""
+    """Return each token's hash, and each name's number and distance to its last occurrence."""
     words: list[int] = []
     numbers: list[int] = []
     gaps: list[int] = []

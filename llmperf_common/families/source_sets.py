@@ -1,9 +1,9 @@
 """The token runs of many sources, compact enough that a trained run can store them.
 
-With them a new source is compared exactly with all training sources. Owns the stored form: for each
-view (``shingles.py``) the different runs as 32-bit hashes, and for each source the runs that it
-has. Sources cannot be recovered: names are numbered, numbers become classes, and runs are hashed.
-6,291 kernels of public repositories take 4 MB, a quarter of their text.
+A new source is compared exactly with all training sources by these runs. Owns the stored form: for
+each view (``shingles.py``) the different runs as 32-bit hashes, and for each source its runs.
+Sources cannot be recovered: names are numbered, numbers become classes, and runs are hashed. 6,291
+kernels of public repositories take 4 MB, a quarter of their text.
 
 Does not own what counts as a near duplicate (``families.py``: ``MIN_JACCARD``).
 """
@@ -28,8 +28,8 @@ Floats = npt.NDArray[np.float64]
 Short = npt.NDArray[np.uint32]
 
 _KEPT_BITS = np.uint64(32)
-"""Bits kept of each 64-bit hash. Among 400,000 different runs about 20 pairs then collide, each of
-which changes one run of one pair of sources."""
+"""Number of bits kept of each 64-bit hash. Among 400,000 different runs about 20 pairs then
+collide. Each collision changes one run of one pair of sources."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class _View:
 
     Attributes:
         hashes: the different runs in the order of their first appearance, shape (r,).
-        members: positions in ``hashes`` of each source's runs, ascending; sources joined: (m,).
+        members: for each source the positions of its runs in ``hashes``, ascending; the positions
+            of all sources follow each other, shape (m,).
         starts: the start of each source in ``members``, shape (n + 1,).
     """
 
@@ -79,7 +80,7 @@ class SourceSets:
 
     @classmethod
     def of_sources(cls, sources: Sequence[str]) -> SourceSets:
-        """Make the runs of ``sources``, in their order; takes 2 ms per kernel."""
+        """Make the runs of ``sources``, in the order of the sources; takes 2 ms per source."""
         sets = [short_views(source) for source in sources]
         return cls(tuple(_view([one[view] for one in sets]) for view in range(NUM_VIEWS)))
 
@@ -92,8 +93,8 @@ class SourceSets:
     def table(self) -> pa.Table:
         """Return a table for ``of_table``: one row per source, of integers that compress well.
 
-        ``runs_V``: the numbers of the source's runs in view V, as differences. ``new_V``: the
-        hashes of the runs that no earlier source has; they get the next free numbers.
+        ``runs_V`` holds the numbers of the source's runs in view V, as differences. ``new_V`` holds
+        the hashes of the runs that no earlier source has; these runs get the next free numbers.
         """
         columns: dict[str, pa.Array] = {}
         for name, view in enumerate(self._views):
@@ -133,7 +134,8 @@ def _view(sets: Sequence[Short]) -> _View:
     starts = np.concatenate([[0], np.cumsum([len(one) for one in sets], dtype=np.int64)])
     joined = np.concatenate([*sets, np.zeros(0, np.uint32)])
     distinct, first, inverse = np.unique(joined, return_index=True, return_inverse=True)
-    # Numbered by first appearance: neighbouring runs of a source get close numbers, so small gaps.
+    # Runs are numbered by first appearance. Neighbouring runs of a source thus get close numbers,
+    # and their differences are small.
     order = np.argsort(first)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -157,7 +159,7 @@ def _read_view(table: pa.Table, name: int) -> _View:
     hashes = table.column(f"new_{name}").combine_chunks().flatten().cast(pa.uint32())
     starts = np.concatenate([[0], np.cumsum(sizes)])
     total = np.cumsum(gaps)
-    # The sum runs over all sources: subtract its value before each source.
+    # The sum runs over all sources: subtract the value that it has before each source.
     before = np.concatenate([[0], total])[starts[:-1]]
     members = total - np.repeat(before, sizes)
     if len(members) and not (members.min() >= 0 and members.max() < len(hashes)):

@@ -2,7 +2,8 @@
 
 Owns what counts as a comment, a string, a token, a name and a class of numbers. Used to compare
 sources (``shingles.py``), to count features (``workers/source/static_features.py``) and to read
-code without comments. Imports no other module, because parsing child processes load it.
+code without comments. Imports no other module of LLMPerf, because child processes that parse
+sources load this module.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _TEXT = r"""\"(?:\\(?:\r?\n|.)|[^\"\\\n])*+\"?|'(?:\\(?:\r?\n|.)|[^'\\\n])*+'?""
 """A string without a closing quote ends at the end of its line, as in a compiler. The possessive
 ``*+`` avoids backtracking, which would take time quadratic in the length of such a string."""
 COMMENT_OR_TEXT = f"{_COMMENT}|{_TEXT}"
-"""A pattern to compile with ``re.DOTALL``."""
+"""Regular expression, to be compiled with ``re.DOTALL``."""
 _COMMENT_OR_TEXT = re.compile(COMMENT_OR_TEXT, re.DOTALL)
 _TOKEN = re.compile(
     rf"""
@@ -101,7 +102,7 @@ def tokenize(source: str) -> list[str]:
 
 
 def is_builtin(word: str) -> bool:
-    """Whether ``word`` is a keyword or built-in: it means the same in every OpenCL C source."""
+    """Whether ``word`` is a keyword or built-in, which means the same in every OpenCL C source."""
     return word in _KEYWORDS or word in _BUILTINS or _BUILTIN_SHAPES.fullmatch(word) is not None
 
 

@@ -1,6 +1,6 @@
-"""Which work-items of a launch access which bytes of its buffers: one record a traced launch.
+"""Which work-items of a launch access which bytes of its buffers: one record per traced launch.
 
-Owns the record and nothing else: ``workers/work/tracing.py`` makes it, the report draws it.
+Owns the record and nothing else: ``workers/work/tracing.py`` makes the record, the report draws it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class AccessUse(StrEnum):
-    """What an access does; ``OTHER`` is one of a built-in function that loads or stores."""
+    """What an access does; ``OTHER`` is an access by a built-in function that loads or stores."""
 
     LOAD = "load"
     STORE = "store"
@@ -23,15 +23,16 @@ class AccessMap:
     """A histogram of the accesses to one buffer: work-items by column, bytes by row.
 
     Attributes:
-        position: of the buffer among the kernel's arguments.
-        use: of all accesses counted here.
+        position: position of the buffer among the kernel's arguments.
+        use: what all accesses counted here do.
         first_byte: offset in the buffer at which row 0 begins; a multiple of ``bytes_a_row``.
-        bytes_a_row: a power of two.
-        num_rows: up to the last one that is accessed.
-        cells: column, row and number of accesses, where there are any. An access counts in each
-            row that it touches.
-        num_accesses: of all cells, each counted once.
-        num_outside: further accesses, outside of the buffer as the launch sizes it; in no cell.
+        bytes_a_row: number of bytes in a row, a power of two.
+        num_rows: number of rows, up to the last row that is accessed.
+        cells: column, row and number of accesses of each cell with accesses. An access counts in
+            each row that it touches.
+        num_accesses: number of accesses in all cells, each access counted once.
+        num_outside: number of further accesses outside the buffer at its size in this launch; they
+            are in no cell.
     """
 
     position: int
@@ -51,8 +52,8 @@ class AccessView:
     Attributes:
         groups: linear numbers of the work-groups, ascending. Their work-items are ordered by local
             linear id.
-        items_a_column: work-items; the last column may have fewer.
-        maps: by position and use; only what is accessed.
+        items_a_column: number of work-items in a column; the last column may have fewer.
+        maps: one map for each position and use with accesses.
     """
 
     groups: tuple[int, ...]
@@ -62,14 +63,14 @@ class AccessView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessTrace:
-    """The accesses of one launch to global and constant memory, seen of some of its work-groups.
+    """The accesses to global and constant memory by some work-groups of one launch.
 
     Attributes:
         global_size: work-items of the launch in each dimension.
-        local_size: of a work-group.
-        launch: work-groups evenly spread over the launch, or all of them.
-        group: one work-group; None where ``launch`` is no more.
-        without_barriers: work-items ran one after another although they meet at barriers.
+        local_size: work-items of a work-group in each dimension.
+        launch: the view of work-groups evenly spread over the launch, or of all work-groups.
+        group: the view of one work-group; None where ``launch`` has only one work-group.
+        without_barriers: whether work-items ran one after another although the kernel has barriers.
     """
 
     global_size: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Whether a kernel does any work on the inputs that it was given.
 
-Owns the rule, which uses a kernel's ok rows: their counted work or, without it, whether their
-output changed. Idle kernels stay in the dataset; training leaves them out by default.
+Owns the rule. It uses the counted work of a kernel's ok rows or, where no work was counted, whether
+their output changed. Idle kernels stay in the dataset; training leaves them out by default.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ probably returned at a guard such as ``if (i >= n) return``."""
 _UNEVEN_SPREAD = 0.5
 _UNEVEN_PEAK = 3.0
 """Lower limits of ``item_spread`` and ``warp_peak`` for idle work-items. In a reduction, too, only
-one of hundreds of work-items stores, but all do similar work before: the reductions in kernels/
-have a spread of at most 0.35 and a peak of at most 2.1."""
+one of hundreds of work-items stores, but all work-items do similar work before the store. The
+reductions in kernels/ have a spread of at most 0.35 and a peak of at most 2.1."""
 
 
 class Activity(StrEnum):
     """How many work-items of a kernel's launches do work on their inputs."""
 
     ACTIVE = "active"
-    """Neither of the following holds for at least half of the counted launches."""
+    """At most half of the counted launches are ``few_items`` or ``nothing``."""
     FEW_ITEMS = "few_items"
     """At most a tenth of the work-items store anything, and the others do far less work."""
     NOTHING = "nothing"
-    """No work-item of a counted launch stores anything; uncounted: no checked output changed."""
+    """No work-item of a counted launch stores anything. If no launch was counted: no checked output
+    changed."""
 
 
 def activity_of_launch(num_items: int, work: Work) -> Activity:

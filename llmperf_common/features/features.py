@@ -2,13 +2,13 @@
 
 Owns the names, their order and the combination of static features with a launch. Static features
 come from ``workers/source/static_features.py`` under the names in ``static_feature_names.py``.
-Every name in that table is used (``weighted_*`` and ``open_*`` by their convention), so a new one
-needs no change here. ``feature_meanings()`` is the documented table. ``launch_columns.py`` turns
-records and tables into columns.
+Every name in that table is used (``weighted_*`` and ``open_*`` by their convention), so a new name
+needs no change here. ``feature_meanings()`` returns the documented table. ``launch_columns.py``
+turns records and tables into columns.
 
 Sizes and times are log2, because times span six decades and effects multiply; counts are log2(1 +
 x) where zero is common. NaN means unknown (an unmeasured peak, a static feature that an older
-dataset lacks): trees use it as it is, linear models replace it by the training mean.
+dataset lacks): trees use NaN as it is, linear models replace it by the training mean.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _DEVICE_MEANINGS: dict[str, str] = {
 
 
 WORK_FEATURE = "counted_time_ns"
-"""A feature that is finite exactly for launches with counted work."""
+"""A feature that is finite if and only if the work of the launch was counted."""
 
 
 def _static_meanings(static_names: Mapping[str, str]) -> dict[str, str]:
@@ -157,7 +157,7 @@ def named_features(features: Floats, names: Sequence[str]) -> Floats:
         Shape (n, g), in the order of ``names``.
 
     Raises:
-        ValueError: This release does not compute one of them.
+        ValueError: This release does not compute one of the features.
     """
     computed = feature_names()
     if tuple(names) == computed:
@@ -181,8 +181,8 @@ def features_from_records(
 ) -> Floats:
     """Return the features of n launches of one kernel on one device, shape (n, f).
 
-    ``work`` holds the counted work of each launch, None where unknown; empty if no launch was
-    counted. Peaks that ``device`` lacks (a ``DeviceClass`` has none) give NaN.
+    ``work`` holds the counted work of each launch, None where it is unknown; it is empty if no
+    launch was counted. Peaks that ``device`` lacks (a ``DeviceClass`` has none) give NaN.
 
     Raises:
         ValueError: A launch's NDRange does not have 1 to 3 dimensions.
@@ -205,7 +205,7 @@ def features_from_tables(
 
 
 def combine(columns: LaunchColumns) -> Floats:
-    """Return the feature matrix of n launches, shape (n, f), columns as ``feature_meanings``."""
+    """Return the feature matrix of n launches, shape (n, f), ordered as ``feature_meanings``."""
     groups = [
         _launch(columns),
         _device(columns),

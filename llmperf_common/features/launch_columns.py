@@ -1,8 +1,9 @@
 """Launch configs as columns of numbers: the common form behind the feature vector.
 
 Owns that form and its construction from records (one kernel, n launches, one device).
-``table_columns.py`` constructs it from dataset tables. Both give equal columns (tested), so a model
-sees the same numbers in training and ``predict``. ``features.py`` makes features of them.
+``table_columns.py`` constructs it from dataset tables. A test checks that both give equal columns,
+so a model sees the same numbers in training and ``predict``. ``features.py`` makes features from
+the columns.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ DEVICE_NUMBERS = (
     "peak_fp64_gflops",
     "launch_floor_ns",
 )
-"""Fields of a device that features use; NaN where the device lacks one."""
+"""Fields of a device that features use; a value is NaN where the device lacks the field."""
 GLOBAL_KINDS = (ArgumentKind.GLOBAL_BUFFER.value, ArgumentKind.CONSTANT_BUFFER.value)
 READING = (Access.READ.value, Access.READ_WRITE.value)
 WRITING = (Access.WRITE.value, Access.READ_WRITE.value)
@@ -55,20 +56,20 @@ class LaunchColumns:
 
     Attributes:
         dims: number of dimensions of the NDRange.
-        global_size: in work-items, shape (n, 3); 1 in unused dimensions.
-        local_size: in work-items, shape (n, 3); 1 in unused dimensions.
+        global_size: global sizes in work-items, shape (n, 3); 1 in unused dimensions.
+        local_size: local sizes in work-items, shape (n, 3); 1 in unused dimensions.
         buffer_bytes: bytes of all global and constant buffers.
         read_bytes: bytes of the global and constant buffers that the kernel may read.
         written_bytes: bytes of the buffers that the kernel may write.
         largest_buffer_bytes: bytes of the largest global or constant buffer.
         local_bytes: bytes of the ``__local`` arguments per work-group.
-        scalar_max: largest integer scalar argument, at least 0; 0 if there is none.
-        scalar_min: smallest integer scalar argument, at least 0; 0 if there is none.
+        scalar_max: largest integer scalar argument, at least 0; 0 without integer scalars.
+        scalar_min: smallest integer scalar argument, at least 0; 0 without integer scalars.
         scalar_log2_product: log2 of the product of all integer scalar arguments above 1.
         static: the kernel's static features in the order of ``static_names``, shape (n, s); NaN
-            where the kernel lacks one.
+            where the kernel lacks the feature.
         device: the fields ``DEVICE_NUMBERS`` of the device, shape (n, d).
-        work: the counts ``WORK_NAMES`` of the launch, shape (n, w); NaN where unknown.
+        work: the counts ``WORK_NAMES`` of the launch, shape (n, w); NaN where they are unknown.
     """
 
     dims: Floats
@@ -129,7 +130,7 @@ def columns_from_records(
         launches: n launches.
         device: the device; peaks that it lacks become NaN.
         static_names: the static features to include, in order.
-        work: counted work of each launch, None where unknown; empty if no launch was counted.
+        work: counted work of each launch, None where it is unknown; empty if no launch was counted.
 
     Raises:
         ValueError: A launch's NDRange does not have 1 to 3 dimensions.
@@ -214,7 +215,7 @@ def assemble(
     device: Floats,
     work: Floats,
 ) -> LaunchColumns:
-    """Return launch columns: arguments summed up by launch, all other columns unchanged."""
+    """Return launch columns: arguments are summed up by launch, all other columns are unchanged."""
     num = len(dims)
 
     def total(mask: npt.NDArray[np.bool_]) -> Floats:

@@ -1,9 +1,9 @@
-"""A lower bound of a launch's time, from bytes that it certainly moves and from launch overhead.
+"""A lower bound of a launch's time, from launch overhead and the bytes that are certainly moved.
 
-Owns that bound, which corrects predictions that are too short. It counts only certain traffic:
-buffers of which each work-item touches an element of its own, with no condition but the NDRange's
-guards. Arithmetic is not counted, because a compiler may remove or share it. ``roofline.py`` has
-estimates, which may be too high or too low.
+Owns that bound, which corrects predictions that are too short. The bound counts only certain
+traffic: buffers in which each work-item touches an element of its own, with no condition other than
+the guards of the NDRange. Arithmetic is not counted, because a compiler may remove or share it.
+``roofline.py`` has estimates, which may be too high or too low.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ FLOOR_SHARE = 0.25
 The shortest of 1,248 measured kernels took 0.52 of that time."""
 READ_FACTOR = 4 / 3
 """Factor by which a kernel that only reads can exceed the measured DRAM peak. The peak counts the
-two reads and one write of a triad, but with write-allocate the bus moves four lines."""
+two reads and one write of a triad. With write-allocate, however, the bus moves four lines."""
 _TRANSFERS_A_CLOCK = 2
 """Transfers per memory clock: double data rate, as in CUDA's bandwidth figures. An H200 has
 2 x 3.2 GHz x 752 bytes = 4,814 GB/s."""
 CACHES_LEFT_OUT = 2
-"""Multiple of the last-level cache that counts as cached: warm launches find data there."""
+"""Multiple of the last-level cache's size. So many bytes count as cached, because warm launches
+find data in the cache."""
 
 SECTOR_BYTES = 32
 """Smallest transfer of memory in bytes: NVIDIA's sector (a CPU's cache line has 64). A larger
@@ -37,10 +38,12 @@ class DenseAccess:
 
     Attributes:
         position: the buffer's position among the arguments.
-        guards: for each dimension the names of the scalar arguments that its ids must stay below.
-        pitch: distance between rows (dimension 1): a scalar argument's name or ``global_size_0``;
-            empty where unknown: then only one row counts.
-        is_whole: whether the kernel touches all bytes of an element; False: maybe only one member.
+        guards: for each dimension the names of the scalar arguments that the dimension's ids must
+            stay below.
+        pitch: distance between rows (dimension 1): a scalar argument's name or ``global_size_0``.
+            It is empty where the distance is unknown; only one row counts then.
+        is_whole: whether the kernel touches all bytes of an element; False if it may touch only one
+            member.
     """
 
     position: int
@@ -104,7 +107,7 @@ def least_time_ns(
     bus_gbps = _bus_gbps(device)
     if (
         bus_gbps >= device.peak_dram_gbps
-    ):  # otherwise the driver's bus width or clock is not that of the memory
+    ):  # otherwise the driver reports a bus width or clock that is not the memory's
         rate = min(rate, bus_gbps)
     return max(floor_ns, beyond_cache / rate)
 

@@ -1,8 +1,8 @@
 """Analytic estimates of a launch: the times of its memory traffic, its arithmetic and its overhead.
 
 Owns the roofline terms, the features made from them and the ``bound`` label. The terms are
-deliberately rough (static counts x work-items / measured peaks): models learn the rest. From
-counted work: ``work_features.py``.
+deliberately rough (static counts x work-items / measured peaks), because models learn what the
+terms lack. Estimates from counted work: ``work_features.py``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ WARP = 32
 """Lanes of a warp on NVIDIA GPUs; used on other devices as a typical alignment."""
 
 _OPERATIONS_PER_MATH_CALL = 8.0
-"""Approximate cost of a special function in additions: a quarter of the rate, and helper
-operations."""
+"""Approximate cost of a special function in additions: it runs at a quarter of their rate, and
+needs helper operations."""
 
 _ACCESS_PATTERNS = (
     "unit_stride_accesses",
@@ -31,7 +31,7 @@ _ACCESS_PATTERNS = (
     "irregular_accesses",
 )
 
-# Assumed peaks per compute unit where none were measured: only the `bound` label uses them.
+# Assumed peaks per compute unit where no peaks were measured. Only the `bound` label uses them.
 _NOMINAL_DRAM_GBPS_PER_UNIT = 20.0
 _NOMINAL_GFLOPS_PER_UNIT = 200.0
 _NOMINAL_FLOOR_NS = 4000.0
@@ -72,7 +72,7 @@ def log2_or_nan(values: Floats) -> Floats:
 
 
 def log2_count(values: Floats) -> Floats:
-    """Return log2(1 + x) of counts; negative ones count as 0."""
+    """Return log2(1 + x) of counts; negative counts become 0."""
     return np.log2(1.0 + np.maximum(values, 0.0))
 
 
@@ -83,7 +83,7 @@ def work_items(columns: LaunchColumns) -> Floats:
 
 
 def work_per_item(columns: LaunchColumns, noun: str) -> Floats:
-    """Return the operations per work-item if the largest scalar is the trip count of open loops.
+    """Return the operations per work-item, with the largest scalar as the trip count of open loops.
 
     The estimate is weighted + open x (trips - 1). Without scalars the trip count is unknown: open
     loops count once, and tree models learn the rest from other features.
@@ -117,7 +117,7 @@ def _compute_term_ns(columns: LaunchColumns, fp32_gflops: Floats) -> Floats:
 
 
 def _accessed_bytes(columns: LaunchColumns) -> Floats:
-    """Return the bytes requested from caches; one access serves a warp that reads one element."""
+    """Return the bytes requested from caches; a warp that reads one element makes one access."""
     kinds = [columns.static_feature(name) for name in _ACCESS_PATTERNS]
     every = np.maximum(np.nan_to_num(np.stack(kinds)).sum(axis=0), 1.0)
     shared = np.nan_to_num(columns.static_feature("broadcast_accesses")) / every

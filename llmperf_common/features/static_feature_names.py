@@ -5,7 +5,7 @@ Owns the table only, so that it can be imported without libclang.
 combines them with a launch. Names are stored in ``kernels.static_features``: add names,
 never rename one.
 
-Conventions. Operations and special functions count once per vector lane, memory accesses once each.
+Conventions. Operations and special functions count once per vector lane, each memory access once.
 The body of a helper function counts at every call. ``weighted_*``: counts inside a loop are
 multiplied by its trip count if that is a constant; other ("open") loops count as one trip.
 ``open_*``: the part of the ``weighted_*`` count inside open loops, so that weighted + open x (trips

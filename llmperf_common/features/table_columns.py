@@ -42,12 +42,14 @@ def columns_from_tables(
         samples: n rows with the columns ``task_id, device_id, device_class, global_size,
             local_size, args`` and optionally ``work``.
         kernels: rows with the columns ``task_id, args, static_features``.
-        devices: rows with ``device_id, device_class``, ``DEVICE_NUMBERS`` (NaN if missing).
+        devices: rows with ``device_id, device_class`` and ``DEVICE_NUMBERS``; a missing column
+            becomes NaN.
         static_names: the static features to include, in order.
 
     Raises:
         ValueError: A sample's task or device is in no row; or its NDRange does not have 1 to 3
-            dimensions (a kernel that failed before its first launch: leave such rows out).
+            dimensions. Rows of a kernel that failed before its first launch have none: leave such
+            rows out.
     """
     kernel_row = kernel_rows(samples, kernels)
     device_row = device_rows(samples, devices)
@@ -77,7 +79,8 @@ def work_matrix(samples: pa.Table) -> Floats:
     known = {column.type.field(place).name for place in range(column.type.num_fields)}
     for place, name in enumerate(WORK_NAMES):
         if name in known:
-            # struct_field gives null where the struct is null, whatever its members hold.
+            # struct_field gives null where the struct is null, even if the struct's members hold
+            # values.
             matrix[:, place] = _numbers(pc.struct_field(column, name))
     return matrix
 
@@ -109,7 +112,7 @@ def _rows_of(samples: pa.Table, table: pa.Table, key: str, name: str) -> Codes:
 
 
 def flat_lists(column: pa.ChunkedArray) -> tuple[Codes, pa.Array]:
-    """Return the row of each item of a list column, shape (a,), and the items; null lists: none."""
+    """Return the row of each item of a list column, shape (a,), and the items; null has none."""
     lists = column.combine_chunks()
     if isinstance(lists, pa.ChunkedArray):  # pyarrow keeps a table without rows chunked
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], column.type)
@@ -163,7 +166,7 @@ def _arguments_from_tables(
     at = place[kernel_row[launch] * width + position]
 
     def facts(values: npt.NDArray[Any], absent: float) -> npt.NDArray[Any]:
-        # The last entry serves arguments of a launch that the kernel does not declare.
+        # The last entry stands for launch arguments that the kernel does not declare.
         longer: npt.NDArray[Any] = np.append(values, np.array([absent], dtype=values.dtype))
         picked: npt.NDArray[Any] = longer[at]
         return picked

@@ -14,27 +14,29 @@ class Work:
     """The work of one launch.
 
     Operations are operations of the source, once per vector lane; a fused multiply-add counts as
-    two (``docs/explanation/work.md`` has the rules). ``…_requests`` counts accesses by warp (32
-    neighbouring work-items at once); ``…_sectors`` the different 32-byte blocks that each request
-    touches, summed over requests. ``barriers`` and ``loop_turns`` (loop iterations) are summed over
-    work-items. ``active_items`` is the number of work-items with a store or atomic operation in
-    global memory.
+    two (``docs/explanation/work.md`` has the rules). ``…_requests`` counts the accesses of a warp
+    (32 neighbouring work-items) as one request; ``…_sectors`` counts the different 32-byte blocks
+    that each request touches, summed over requests. ``barriers`` and ``loop_turns`` (loop
+    iterations) are summed over work-items. ``active_items`` is the number of work-items with a
+    store or atomic operation in global memory.
 
-    ``lane_efficiency``: share of a warp's lanes that are active while the warp runs; 1 without
-    divergence, less where a work-group is no multiple of 32. ``item_spread``: standard deviation ÷
-    mean of the work per work-item. ``warp_peak``: work of the busiest warp ÷ mean per warp.
+    ``lane_efficiency``: share of a warp's lanes that are active while the warp runs. It is 1
+    without divergence, and less where the work-group size is not a multiple of 32. ``item_spread``:
+    standard deviation ÷ mean of the work per work-item. ``warp_peak``: work of the busiest warp ÷
+    mean per warp.
 
-    ``…_lines``: like ``…_sectors``, for lines of 128 bytes. ``group_bytes``: the different bytes of
-    global memory that each work-group touches, summed over work-groups. ``global_atomic_requests``:
-    atomic operations by warp; ``global_atomic_addresses``: the different addresses of each such
-    request, summed; ``global_atomic_peak``: the number of atomic operations on the most used
-    address. These six are None in rows that an earlier release counted; ``group_bytes`` also for
-    kernels whose work-groups are too expensive to run completely.
+    ``…_lines``: like ``…_sectors``, but for lines of 128 bytes. ``group_bytes``: the different
+    bytes of global memory that each work-group touches, summed over work-groups.
+    ``global_atomic_requests``: atomic operations, those of a warp as one request;
+    ``global_atomic_addresses``: the different addresses of each such request, summed over requests;
+    ``global_atomic_peak``: the number of atomic operations on the most used address. The fields of
+    this paragraph are None in rows that an earlier release counted. ``group_bytes`` is also None
+    for kernels whose work-groups are too expensive to run completely.
 
-    ``sampled_items``: number of work-items that ran, all of the launch if ``is_exact``.
-    ``relative_error``: standard error of the sum of operations and accesses, as a share of that
-    sum. ``without_barriers``: work-items ran one after another despite barriers, and it could not
-    be checked whether that changes a count.
+    ``sampled_items``: number of work-items that ran; if ``is_exact``, these are all work-items of
+    the launch. ``relative_error``: standard error of the sum of operations and accesses, as a share
+    of that sum. ``without_barriers``: work-items ran one after another despite barriers, and
+    LLMPerf could not check whether that changes a count.
     """
 
     fp32_ops: float
@@ -77,8 +79,8 @@ class Work:
 
 
 WORK_NAMES = tuple(one.name for one in fields(Work))
-"""Names of the fields, in the order of the record."""
+"""Names of the fields of ``Work``, in the order of the record."""
 OPTIONAL_WORK = tuple(one.name for one in fields(Work) if one.default is None)
 """Fields that may be None although the others are known."""
 WORK_KINDS = {one.name: str(one.type).removesuffix(" | None") for one in fields(Work)}
-"""Name of a field to its type: ``float``, ``int`` or ``bool``."""
+"""Type of each field by its name: ``float``, ``int`` or ``bool``."""

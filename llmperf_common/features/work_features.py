@@ -1,8 +1,9 @@
 """Features from the counted work of a launch: amounts, shares, and analytic times by hardware part.
 
 Owns the features made from ``Work`` and the analytic times. The times are deliberately rough: each
-is an amount / a rate, where rates are measured peaks or the throughput of an NVIDIA compute unit
-per clock; models learn the rest. All features are NaN for a launch without counted work.
+is an amount / a rate, where the rate is a measured peak or the throughput of an NVIDIA compute unit
+per clock. Models learn what these times lack. All features are NaN for a launch without counted
+work.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Floats = npt.NDArray[np.float64]
 
 SECTOR_BYTES = 32
 _SECTORS_A_CLOCK = 4
-"""Sectors per clock of a compute unit's first-level cache: 128 bytes, one request of a warp."""
+"""Sectors per clock of a compute unit's first-level cache: 128 bytes, which is one request of a
+warp."""
 _LANES_A_CLOCK = {
     "fp32_ops": 128,
     "fp16_ops": 128,
@@ -26,10 +28,11 @@ _LANES_A_CLOCK = {
     "fp64_ops": 64,
     "special_ops": 16,
 }
-"""Operations that a compute unit starts per clock. GPUs with less double precision are recognised
-by their measured peak."""
+"""Operations that a compute unit starts per clock. GPUs with a lower double-precision rate are
+recognised by their measured peak."""
 _FMA = 2
-"""Operations of an FMA. Measured peaks count two; most code has separate operations."""
+"""Operations of a fused multiply-add. Measured peaks count two; most code has separate
+operations."""
 _LATENCY_CLOCKS = {
     "fp32_ops": 5.0,
     "fp64_ops": 5.0,
@@ -49,7 +52,7 @@ _NEAR_LOAD_CLOCKS = 10.0
 """Clocks of a load from a compute unit's own cache."""
 _NEAR_BYTES = 2**17
 _ITEMS_A_UNIT, _GROUPS_A_UNIT = 2048, 32
-"""Most work-items and work-groups that are resident on a compute unit."""
+"""Maximum numbers of work-items and of work-groups that are resident on a compute unit."""
 _LEAST_EACH = 2.0**-10
 """Amount per work-item added before the logarithm, because smaller amounts do not matter."""
 
@@ -69,7 +72,7 @@ _TERMS: dict[str, str] = {
     "latency": "latencies of the busiest warp's steps, summed; loads from small buffers are faster",
     "wave": "the latency term x number of rounds of resident work-groups",
 }
-"""Name of an analytic time to its meaning; the launch floor is not among them."""
+"""Meaning of each analytic time by its name; the launch floor is not among these times."""
 
 WORK_MEANINGS: dict[str, str] = {
     **{f"counted_{name}": f"log2(1 + {name} of the launch)" for name in _AMOUNTS},
@@ -163,7 +166,8 @@ def work_terms_ns(columns: LaunchColumns) -> dict[str, Floats]:
     moved = SECTOR_BYTES * sectors
     is_cached = columns.buffer_bytes <= columns.device_number("last_level_cache_bytes")
     compulsory = np.where(is_cached, 0.0 * moved, np.minimum(moved, columns.buffer_bytes))
-    # GPUs with few double-precision units: use the measured peak, where an FMA counts as two.
+    # For GPUs with few double-precision units use the measured peak, which counts a fused
+    # multiply-add as two.
     doubles_a_clock = columns.device_number("peak_fp64_gflops") / (_FMA * units * clocks_a_ns)
     lanes = {name: np.full(len(items), float(number)) for name, number in _LANES_A_CLOCK.items()}
     lanes["fp64_ops"] = np.fmin(lanes["fp64_ops"], doubles_a_clock)
@@ -173,7 +177,7 @@ def work_terms_ns(columns: LaunchColumns) -> dict[str, Floats]:
         (work[name] / items * number for name, number in _LATENCY_CLOCKS.items()),
         np.zeros(len(items)),
     )
-    # Kernels with small buffers load from the near cache: subtract the excess latency.
+    # Kernels with small buffers load from their compute unit's cache: subtract the excess latency.
     is_near = columns.buffer_bytes <= _NEAR_BYTES
     saved = (_LATENCY_CLOCKS["global_loads"] - _NEAR_LOAD_CLOCKS) * work["global_loads"] / items
     steps = np.where(is_near, steps - saved, steps)

@@ -9,7 +9,7 @@ import json
 from typing import Any, NoReturn
 
 MAX_VALUES = 8_000_000
-"""Values of one document, at most. Each takes about 80 bytes of memory: 640 MB in all."""
+"""Maximum number of values of one document. Each takes about 80 bytes of memory: 640 MB in all."""
 MAX_DEPTH = 200
 
 
@@ -17,7 +17,8 @@ def parse_json(data: bytes, *, max_values: int = MAX_VALUES) -> Any:
     """Return the value of a JSON document.
 
     Raises:
-        ValueError: The data is not JSON, too deep, or has too many values or a non-finite number.
+        ValueError: The data is not JSON, is nested too deeply, or has too many values or a number
+            that is not finite.
 
     >>> parse_json(b'{"a": [1, 2.5]}')
     {'a': [1, 2.5]}

@@ -1,6 +1,6 @@
 """The rule for ``--out``: a command may replace only its own earlier output.
 
-Owns the rule and its messages. Each command recognises its own output itself: by a line in a page's
+Owns the rule and its messages. Each command recognises its own output itself, by a line in a page's
 head, a key in a Parquet schema, or the names in a folder.
 """
 
@@ -66,7 +66,7 @@ def folder_to_write(
         what: the name of the output for the message, such as ``evaluation``.
 
     Raises:
-        OutputTaken: The path holds a file, a device, or a folder with content the command did
+        OutputTaken: The path holds a file, a device, or a folder with content that the command did
             not write.
     """
     if not is_folder(path):

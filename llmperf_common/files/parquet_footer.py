@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_FOOTER_BYTES = 4 * 2**20
-"""Bytes of a footer, at most: about 2 s of decoding. Footers of our own shards have 20 kB."""
+"""Maximum number of bytes of a footer, which take about 2 s to decode. Footers of LLMPerf's own
+shards have 20 kB."""
 _TAIL_BYTES = 8
 _MAGIC = b"PAR1"
 _MAX_DEPTH = 16
@@ -30,9 +31,9 @@ class ColumnChunk:
 
     Attributes:
         path: names of the nested fields, joined by dots.
-        is_text: whether its values are byte arrays.
-        num_values: including nulls and the elements of lists.
-        uncompressed_bytes: of all its pages.
+        is_text: whether the values are byte arrays.
+        num_values: number of values, including nulls and the elements of lists.
+        uncompressed_bytes: uncompressed size of all pages of the chunk.
     """
 
     path: str
@@ -91,7 +92,7 @@ class _Reader:
         return self._element(kind, depth)
 
     def _element(self, kind: int, depth: int) -> Any:
-        """Return one value; elements of lists take this form too, where a boolean is one byte."""
+        """Return one value, in the form of a list's elements: a boolean there takes one byte."""
         if kind in _INTEGERS:
             return self._integer()
         if kind == _BINARY:

@@ -1,7 +1,8 @@
 """A limit on the memory that an untrusted Parquet file needs, checked before it is unpacked.
 
-Owns the limit and the count: a string that the file holds once may appear in a million rows. Page
-headers that contradict the file's metadata are not detected; only a Parquet library could do that.
+Owns the limit and the count of bytes. (A string that the file holds once may appear in a million
+rows.) Page headers that contradict the file's metadata are not detected, because only a Parquet
+library could do that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from llmperf_common.files.parquet_footer import column_chunks
 
 MAX_RATIO = 64
-"""Ratio of unpacked to packed bytes, at most. Our own tables reach 30."""
+"""Maximum ratio of unpacked to packed bytes. LLMPerf's own tables reach 30."""
 ALWAYS_ALLOWED_BYTES = 256 * 2**20
 _MAX_ROW_GROUPS = 100_000
 _MAX_LEAVES = 1_000
@@ -57,8 +58,8 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             most_in_it = chunk.num_values * max(1, chunk.uncompressed_bytes)
             texts[chunk.path] = texts.get(chunk.path, 0) + most_in_it
         num_bytes = _within(num_bytes, most)
-    # Only a column that could exceed the limit, if its longest possible string filled every row, is
-    # read and counted exactly.
+    # A column is read and counted exactly only if it could take more than an eighth of the limit,
+    # with its longest possible string in every row.
     for path, most_in_it in texts.items():
         if most_in_it > most // 8:
             num_bytes = _within(num_bytes + _text_bytes(data, path, most), most)

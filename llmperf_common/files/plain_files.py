@@ -1,8 +1,8 @@
 """Safe opening of files that another user may have placed: regular files of bounded size only.
 
-Owns the reading of a whole file, the opening of a lock file, and appending to a file of ours.
-Without these checks a FIFO would block forever, ``/dev/zero`` would never end, and a link could
-lead to someone else's file.
+Owns the reading of a whole file, the opening of a lock file, and the appending to a file that
+LLMPerf wrote. Without the checks a FIFO would block forever, ``/dev/zero`` would never end, and a
+link could lead to someone else's file.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def read_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> byt
 
     Raises:
         FileNotFoundError: The file does not exist.
-        UnfitFileError: The file is not regular, too large, or a link leads out of ``inside``.
+        UnfitFileError: The file is not regular or too large, or a link leads out of ``inside``.
     """
     with open(_open_regular(path, max_bytes=max_bytes, inside=inside), "rb") as file:
-        # A read of ``max_bytes`` would allocate so many, and fail under a limit of memory.
+        # A read of ``max_bytes`` would allocate that many bytes, and fail under a memory limit.
         found = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
         while len(found) <= max_bytes and (more := file.read(MIB)):
             found += more
@@ -44,7 +44,7 @@ def read_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> byt
 
 
 def check_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> None:
-    """Raise as ``read_plain`` would, without reading: for files that a library opens by name."""
+    """Raise as ``read_plain`` does, but read nothing; for files that a library opens by name."""
     os.close(_open_regular(path, max_bytes=max_bytes, inside=inside))
 
 
@@ -54,7 +54,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def is_own_file(path: Path) -> bool | None:
-    """Whether ``path`` is a regular file itself, not a link to one; None where nothing exists."""
+    """Whether ``path`` itself is a regular file and no link; None where nothing exists."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -62,7 +62,7 @@ def is_own_file(path: Path) -> bool | None:
 
 
 def open_to_append(path: Path) -> int:
-    """Open a file for appending, create it if missing; refuse links, also as its folder.
+    """Open a file for appending, create it if missing; refuse a link as file or folder.
 
     Raises:
         UnfitFileError: The file or its folder is a link, or the file is not a regular one.

@@ -1,12 +1,12 @@
 """Compare a ledger with the manifests, and find what each of them lacks.
 
-Owns the comparison in both directions. A ledger that was rolled back (a copy, or one without its
-write-ahead log) knows *less* than the manifests: it would lease finished tasks again. Manifests of
-which some were removed know less than the ledger: their shards must be listed again. What follows
-from a difference: ``attach.py``.
+Owns the comparison in both directions. A ledger that was rolled back (an old copy, or a file
+without its write-ahead log) knows *less* than the manifests, so it would lease finished tasks
+again. If the newest manifests were removed, the others know less than the ledger, so the shards
+that they lack must be listed again. ``attach.py`` acts on a difference.
 
-It suffices to compare names, because a ledger binds each task to one shard: if it knows every shard
-of a manifest, then no other shard that it has recorded contains one of their tasks.
+It suffices to compare names, because a ledger binds each task to one shard. If the ledger knows
+every shard of a manifest, then no other shard in the ledger contains a task of these shards.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Comparison:
     Attributes:
         unknown: kernels shards that the manifest lists and the ledger has never recorded.
         unlisted: shards that the ledger has recorded and the manifest neither lists nor replaces.
-        num_without_shard: tasks that the ledger calls finished but no shard holds; the ledger would
-            never lease them again.
+        num_without_shard: number of tasks that the ledger calls finished although no shard holds
+            them; the ledger would never lease them again.
     """
 
     unknown: tuple[str, ...]
@@ -43,10 +43,10 @@ class Comparison:
 
 
 def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
-    """Compare ``ledger`` with the current manifest; other collectors at work do not disturb that.
+    """Compare ``ledger`` with the current manifest; running collectors do not disturb this.
 
     A shard is committed before a manifest lists it. So the ledger's counts are read first, then the
-    manifest, and last the ledger is asked for the manifest's shards.
+    manifest. Last, the ledger is asked which of the manifest's shards it knows.
     """
     num_done = ledger.counts(_ALL_TASKS).done
     waiting = ledger.unpublished()
@@ -78,7 +78,8 @@ def unknown_shards(
     Args:
         ledger: the dataset's.
         manifest: the current version.
-        checked: a manifest whose shards the ledger is known to have. Segments of both are skipped.
+        checked: a manifest whose shards the ledger is known to have. Segments that both manifests
+            share are skipped.
     """
     settled = _names(_outside(checked, manifest)) if checked else frozenset()
     parts = _outside(manifest, checked)
@@ -99,21 +100,24 @@ def unknown_shards(
 def has_forgotten(ledger: Ledger, manifest: Manifest, waiting: Iterable[ShardEntry] = ()) -> bool:
     """Whether ``ledger`` counts fewer finished tasks than its known shards hold: a rollback.
 
-    ``unknown_shards`` compares each name only once, so it misses a server that is set back later
-    with its host, under the same name and run id. The ledger is counted last: commits meanwhile can
-    only add tasks.
+    ``unknown_shards`` compares each name only once. It therefore misses a server that is later
+    restored together with its host to an earlier state, under the same name and run id. The
+    ledger's tasks are counted last: commits in the meantime can only add tasks.
 
     Args:
         ledger: the dataset's.
-        manifest: read before.
-        waiting: shards that the ledger has named before that, listed or not.
+        manifest: a manifest that was read before.
+        waiting: shards that the ledger named before the manifest was read, listed or not.
     """
     num_bound = manifest.with_shards(waiting, epoch=manifest.epoch).num_tasks
     return ledger.counts(_ALL_TASKS).done < num_bound
 
 
 def lists_all_of(manifest: Manifest, before: Manifest) -> bool:
-    """Whether ``manifest`` lists or replaces all shards of ``before``; skips shared segments."""
+    """Whether ``manifest`` lists or replaces all shards of ``before``.
+
+    Segments that both share are skipped.
+    """
     parts = _outside(manifest, before)
     moved = _names(_outside(before, manifest))
     if moved <= _names(parts).union(*(part.replaced for part in parts)):
@@ -137,7 +141,7 @@ class _Part:
 
 
 def _outside(manifest: Manifest, other: Manifest | None) -> list[Segment[ShardEntry] | _Part]:
-    """Return the parts of a manifest's list that ``other`` lacks: segments, and always the tail.
+    """Return the segments of a manifest that ``other`` lacks, and always the tail.
 
     A segment is named after its content, so equal names mean equal content.
     """

@@ -1,10 +1,11 @@
 """Open a dataset's ledger, or rebuild it from the shards when it is gone.
 
 Owns the order of steps that makes a rebuild safe: take the next epoch; retire the ledgers of older
-epochs (no more commits to them; all earlier commits are on disk); publish a manifest of the new
-epoch (older epochs can no longer publish); then create the new ledger. Each process that has opened
-or created a ledger then checks whether a newer epoch was taken meanwhile. The attach lock only
-saves work: its file may be wiped with the ledger. Also owns where the SQLite file lies.
+epochs (they accept no more commits, and the shards of all earlier commits are on disk); publish a
+manifest of the new epoch (older epochs can no longer publish); then create the new ledger. Each
+process that has opened or created a ledger then checks whether a newer epoch was taken meanwhile.
+Safety does not depend on the attach lock, whose file may be deleted with the ledger: the lock only
+saves work. Also owns the location of the SQLite file.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ def attach(
 
     Args:
         fs: the dataset.
-        ledger_location: the place of its ledgers.
-        plan_hash: of the plan that numbers the tasks.
+        ledger_location: the place of the dataset's ledgers.
+        plan_hash: hash of the plan that numbers the tasks.
         index_of: returns a task id's index in the plan.
-        who: the process's name for the epoch's record.
+        who: name of this process, which the epoch's record stores.
 
     Raises:
         StoreLostError: The dataset's folder is gone.
@@ -101,7 +102,7 @@ def attach(
             if ledger is not None and not _can_be_trusted(ledger, fs):
                 ledger.close()
                 if latest_epoch(fs) != epoch:
-                    continue  # another process has retired it for a newer epoch
+                    continue  # another process has taken a newer epoch and retired this ledger
                 ledger = None
             if ledger is None:
                 current = latest_manifest(fs)
@@ -111,17 +112,19 @@ def attach(
                 )
             if ledger is None:
                 continue
-            # A process that takes a newer epoch after this check retires our ledger; one that took
-            # an epoch before may have retired older ledgers when ours did not exist yet.
+            # A process that takes a newer epoch after this check retires our ledger. A process that
+            # took an epoch before the check may have retired older ledgers when ours did not exist
+            # yet.
             if latest_epoch(fs) == epoch:
                 return ledger
             ledger.close()
 
 
 def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
-    """Whether a ledger knows all that the manifest lists, and its other shards are on disk.
+    """Whether a ledger knows all shards of the manifest, and its other shards are on disk.
 
-    If not, it was rolled back or files were lost: tasks without a shard on disk are done again.
+    If not, the ledger was rolled back or files were lost. The rebuilt ledger then leases the tasks
+    without a shard on disk again.
     """
     try:
         found = compare(ledger, fs)
@@ -149,9 +152,9 @@ def _rebuilt(
     index_of: Callable[[str], int],
     epoch: int,
 ) -> Ledger | None:
-    """Build the ledger of ``epoch`` from the shards; None if a newer epoch has published before."""
-    # Retire first: other processes may still use a ledger that we cannot read. What they commit to
-    # it after we have listed the shards would be lost.
+    """Build the ledger of ``epoch`` from the shards; None if a newer epoch has published first."""
+    # Retire first, because other processes may still use a ledger that we cannot read. Their
+    # commits to that ledger after we have listed the shards would be lost.
     ledger_location.retire(before=epoch)
     bound: dict[str, array[int]] = {}  # numbers instead of ids: millions of tasks may be done
 
@@ -171,14 +174,14 @@ def _rebuilt(
 
 
 class SqliteLocation:
-    """A folder with ``ledger-000003.sqlite``.
+    """A folder with one SQLite file per epoch, such as ``ledger-000003.sqlite``.
 
     Each epoch has a file of its own: replacing a database under one name would let an old process's
     write-ahead log be replayed into the new file.
 
     Args:
         folder: the ledgers' folder; created if missing.
-        is_in_dataset: the folder's parent is the dataset, which must not be created.
+        is_in_dataset: whether the folder's parent is the dataset, which must not be created.
     """
 
     def __init__(self, folder: Path, *, is_in_dataset: bool = False) -> None:
@@ -189,7 +192,7 @@ class SqliteLocation:
         """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
         path = self._path(epoch)
         if not is_own_file(path) or any(is_own_file(side) is False for side in _sides(path)):
-            return None  # a link would lead to another's database
+            return None  # a link could lead to the database of another dataset
         connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
         try:
             self._configure(connection)
@@ -198,7 +201,7 @@ class SqliteLocation:
             if intact and (ledger.epoch, ledger.plan_hash) == (epoch, plan_hash):
                 return ledger
         except (sqlite3.DatabaseError, TypeError, FileNotFoundError):
-            pass  # damaged, without its tables, or removed while we opened it
+            pass  # the file is damaged, lacks tables, or was removed meanwhile
         connection.close()
         return None
 
@@ -271,8 +274,8 @@ class SqliteLocation:
                 logs.extend(found)
             if not logs or found == logs:
                 return True
-            # Another process that opens the file now sees an old state and not our changes. Neither
-            # state is right: remove the file; the next epoch is built from the shards.
+            # Another process that opens the file now sees an old state without our changes. Neither
+            # state is right, so remove the file: the next epoch is built from the shards.
             path.unlink(missing_ok=True)
             return False
 
@@ -297,8 +300,9 @@ def _inode(path: Path) -> int | None:
 def ledger_folder(dataset: Path, state_folder: Path) -> Path:
     """Return the folder for the SQLite ledger of ``dataset``.
 
-    It is in the dataset, unless that lies on a network file system, where SQLite's locks cannot be
-    trusted; then it is a folder of ``state_folder`` named after the dataset's path.
+    The folder is in the dataset, unless the dataset lies on a network file system, where SQLite's
+    locks cannot be trusted. In that case it is a folder of ``state_folder``, named after the
+    dataset's path.
     """
     if not is_network_filesystem(dataset):
         return dataset / "ledger"

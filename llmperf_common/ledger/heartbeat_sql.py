@@ -1,7 +1,7 @@
 """The heartbeats of a SQLite ledger: the last report of each worker.
 
-Owns their table. The first report creates it, as ledgers from before heartbeats lack it. Collectors
-write in a transaction of ``sqlite.py``; viewers read through ``looking.py``.
+Owns the table ``workers``. The first report creates the table, because ledgers of earlier releases
+lack it. Collectors write in a transaction of ``sqlite.py``; viewers read through ``looking.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ CREATE TABLE IF NOT EXISTS workers (
 
 
 def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: float) -> None:
-    """Keep a worker's document; drop those of workers long silent or of an earlier boot."""
+    """Store a worker's last report.
+
+    Reports older than ``SILENT_LIMIT_S`` are deleted, and so are reports with a time in the future,
+    which an earlier boot of the host wrote.
+    """
     db.execute(_TABLE)
     db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (worker, now_s, document))
     db.execute(
@@ -27,7 +31,7 @@ def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: flo
 
 
 def read_reports(db: sqlite3.Connection, *, now_s: float) -> list[WorkerReport]:
-    """Return the last heartbeat of each worker; an empty list before the first."""
+    """Return the last heartbeat of each worker; an empty list if no worker has reported."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'workers'").fetchone():
         return []
     rows = db.execute(

@@ -1,4 +1,4 @@
-"""Identify a process, and tell whether another still runs: pid, start time, boot from ``/proc``."""
+"""Identify a process, and tell whether it still runs, by pid, start time and boot in ``/proc``."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def this_process() -> Holder:
 
 
 def is_alive(holder: Holder) -> bool:
-    """Return whether ``holder`` still runs; True where this process cannot see it.
+    """Return whether ``holder`` still runs; True where this process cannot see the holder.
 
-    That is on another host or in another container: only its lease tells then. A process of an
-    earlier boot of this host is dead, and so is one whose pid has another start time now.
+    A holder on another host or in another container cannot be seen: only its lease tells whether it
+    lives. A process of an earlier boot of this host is dead, and so is a process whose pid has
+    another start time now.
     """
     if holder.host != socket.gethostname():
         return True
@@ -37,11 +38,11 @@ def is_alive(holder: Holder) -> bool:
 
 
 def has_ended(holder: Holder) -> bool:
-    """Return whether ``holder``, looked for among our own pids, is gone; False if we cannot tell.
+    """Return whether ``holder``, looked for among our own pids, is gone; False if unknown.
 
-    Stricter than ``not is_alive``: a holder with our host's name and another boot may run on
-    another machine, as pods may share a name. A local ledger file excludes that: no other host has
-    that file.
+    This test is stricter than ``not is_alive``: a holder with our host's name and another boot may
+    run on another machine, because pods may share a name. ``is_alive`` can ignore that case,
+    because it is used for a local ledger file, which no other host has.
     """
     if (holder.host, holder.boot_id) != (socket.gethostname(), _boot_id()):
         return False
@@ -53,12 +54,12 @@ def has_ended(holder: Holder) -> bool:
 
 
 def _sees_all() -> bool:
-    """Whether ``/proc`` lists other users' processes: not if mounted with ``hidepid=2``."""
+    """Whether ``/proc`` lists other users' processes; it does not if mounted with ``hidepid=2``."""
     return os.path.isdir("/proc/1")
 
 
 def _boot_id() -> str:
-    """Return the id of this boot and our pid namespace: containers may share a host's name."""
+    """Return the id of this boot and pid namespace, because containers may share a host's name."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
         return f"{boot}+{Path('/proc/self/ns/pid').stat().st_ino}"

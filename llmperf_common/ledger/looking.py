@@ -1,7 +1,7 @@
 """Read a SQLite ledger from outside: counts and heartbeats, without leaving a trace.
 
-Owns how the file is opened, so that nothing is created or written and no writer has to wait. A
-collector opens its ledger through ``attach.py``.
+Owns how the file is opened: nothing is created or written, and no writer has to wait. A collector
+opens its ledger through ``attach.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMEOUT_S = 1.0
 _LONGEST_LOOK_S = 5.0
 _STEPS_A_CHECK = 100_000
 _MAX_VALUE_BYTES = 2**20
-"""Bytes of one value at most: a heartbeat has a few KiB."""
+"""Maximum number of bytes of one value; a heartbeat has a few KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,12 @@ def class_ranges(num_tasks: int, num_classes: int) -> tuple[range, ...]:
 
 
 def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> LedgerView | None:
-    """Return what the newest ledger of ``folder`` says; None if no ledger there can be read.
+    """Return the state in the newest ledger of ``folder``; None if no ledger there can be read.
 
     Args:
         folder: the folder of a ``SqliteLocation``.
         ranges: ranges of tasks, one for each device class.
-        now_s: by the clock of the ledger's writers (``boot_clock_s``).
+        now_s: current time by the clock of the ledger's writers (``boot_clock_s``).
     """
     paths = sorted(folder.glob("ledger-*.sqlite"))
     if not paths or (log := _log_of(paths[-1])) is None:
@@ -67,13 +67,13 @@ def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> Le
         with contextlib.closing(_opened(paths[-1], has_log=log)) as db:
             return _view(db, ranges, now_s)
     except (sqlite3.DatabaseError, TypeError, ValueError, OverflowError):
-        return None  # damaged, of an unknown form, or removed during the look
+        return None  # the file is damaged, has an unknown form, or was removed meanwhile
 
 
 def _log_of(path: Path) -> bool | None:
     """Return whether a ledger has a write-ahead log; None if reading it would leave a trace.
 
-    A log without its index has no writer, and SQLite would create the index to read it.
+    A log without an index has no writer, and SQLite would create the index to read the log.
     """
     log, index = (path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-shm"))
     there = [is_own_file(one) for one in (path, log, index)]
@@ -83,11 +83,15 @@ def _log_of(path: Path) -> bool | None:
 
 
 def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:
-    """Open a ledger read-only. Without a write-ahead log it has no writer and the file is whole."""
+    """Open a ledger read-only.
+
+    Without a write-ahead log a ledger has no writer, and the file is whole.
+    """
     how = "mode=ro" if has_log else "mode=ro&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{how}"
     db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT_S)
-    # The file may come from a stranger and contain a view that never ends: limit time and size.
+    # The file may have an unknown origin and contain a view whose query never ends: limit time and
+    # size.
     give_up_s = time.monotonic() + _LONGEST_LOOK_S
     db.set_progress_handler(lambda: time.monotonic() > give_up_s, _STEPS_A_CHECK)
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
@@ -96,7 +100,7 @@ def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:
 
 
 def _view(db: sqlite3.Connection, ranges: Sequence[range], now_s: float) -> LedgerView:
-    db.execute("BEGIN")  # one state for all queries; readers of a write-ahead log block no writer
+    db.execute("BEGIN")  # all queries see one state; with a write-ahead log readers block no writer
     (epoch,) = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
     view = LedgerView(
         epoch=int(epoch),

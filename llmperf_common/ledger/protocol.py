@@ -20,15 +20,19 @@ class LedgerLostError(Exception):
 
 
 class LedgerAwayError(LlmperfError):
-    """The ledger cannot be reached now; the request may have happened or not: ask again later."""
+    """The ledger cannot be reached now.
+
+    The ledger may have carried out the request or not: ask again later.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """One worker process, identified so that its leases are free as soon as it is dead.
+    """One worker process, identified so that its leases are free as soon as the process is dead.
 
-    ``boot_id`` names the boot of its host and its pid namespace. With ``pid`` and ``start_ticks``
-    (clock ticks after boot) it is unique for ever: a reused pid has another start.
+    ``boot_id`` names the boot of the process's host and its pid namespace. Together with ``pid``
+    and ``start_ticks`` (clock ticks after boot) it is unique for ever: a reused pid has another
+    start time.
     """
 
     host: str
@@ -57,7 +61,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was recorded: these tasks' tokens are stale (claimed by another, or committed)."""
+    """Nothing was recorded, because the tokens of these tasks are stale.
+
+    Another holder has claimed the tasks, or they are committed.
+    """
 
     stale_tasks: tuple[int, ...]
 
@@ -80,7 +87,7 @@ SILENT_LIMIT_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """A worker's last heartbeat: a JSON ``document``, ``age_s`` seconds old by the ledger."""
+    """A worker's last heartbeat: a JSON ``document`` and its age by the ledger's clock."""
 
     worker: str
     age_s: float
@@ -90,7 +97,7 @@ class WorkerReport:
 class Ledger(Protocol):
     """The authority on tasks during a run. Every method is atomic, and durable when it returns.
 
-    Every method may raise ``LedgerLostError``; a ledger that is no file, also ``LedgerAwayError``.
+    Every method may raise ``LedgerLostError``, and ``LedgerAwayError`` if the ledger is not a file.
     """
 
     @property
@@ -99,11 +106,14 @@ class Ledger(Protocol):
         ...
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Lease up to ``limit`` of ``tasks``: those of expired leases or dead holders first."""
+        """Lease up to ``limit`` of ``tasks``, those with expired leases or dead holders first."""
         ...
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
-        """Extend ``leases``; return those still held, also expired ones that nobody has taken."""
+        """Extend ``leases``; return those still held.
+
+        An expired lease is still held if no other holder has claimed its task.
+        """
         ...
 
     def release(self, leases: Sequence[Lease]) -> None:
@@ -113,8 +123,8 @@ class Ledger(Protocol):
     def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
         """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, bind none.
 
-        To repeat a commit that has happened (its shards are recorded) is ``Committed``, too: so the
-        caller may ask again when an answer got lost.
+        A commit whose shards are already recorded also returns ``Committed``. So the caller may
+        repeat a commit when the answer got lost.
         """
         ...
 
@@ -145,12 +155,12 @@ class Ledger(Protocol):
     def report(self, worker: str, document: str) -> None:
         """Keep a worker's heartbeat, a JSON document of about 2 KB, in place of its last one.
 
-        It is for viewers: nothing depends on it, and it need not survive a power cut.
+        Heartbeats are for viewers: nothing depends on them, and they need not survive a power cut.
         """
         ...
 
     def workers(self) -> list[WorkerReport]:
-        """Return the last heartbeats by worker; those older than ``SILENT_LIMIT_S`` may lack."""
+        """Return each worker's last heartbeat; one older than ``SILENT_LIMIT_S`` may be missing."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """The embedded ledger: one SQLite file, shared by the collectors of one host.
 
-Owns the tables and the transactions. WAL with ``synchronous=FULL``: a commit that has returned
-survives a power cut. Time is the host's boot clock, on which all its processes agree.
+Owns the tables and the transactions. With a write-ahead log (WAL) and ``synchronous=FULL`` a commit
+that has returned survives a power cut. Time is the host's boot clock, on which all processes of the
+host agree.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SqliteLedger:
     """A ``Ledger`` in a SQLite database.
 
     Args:
-        connection: opened with ``isolation_level=None``; the ledger closes it.
+        connection: a connection opened with ``isolation_level=None``; the ledger closes it.
         clock_s: the host's clock in seconds; all processes that share the file use the same.
         is_alive: whether a holder's process still runs.
         is_current: whether the file behind ``connection`` is still the one at its path.
@@ -105,7 +106,7 @@ class SqliteLedger:
         return str(self._meta("plan_hash"))
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Lease up to ``limit`` tasks: first of expired or dead holders, then in plan order."""
+        """Lease up to ``limit`` tasks: first expired or dead holders' tasks, then in plan order."""
         with self._transaction():
             now_s = self._clock_s()
             found = self._free_leased(tasks, limit, now_s)
@@ -210,8 +211,8 @@ class SqliteLedger:
     def report(self, worker: str, document: str) -> None:
         """Keep a worker's heartbeat in place of its last one.
 
-        It does not wait for the disk: ``NORMAL`` syncs at checkpoints only. Commits stay durable,
-        unlike with ``OFF``.
+        The report does not wait for the disk: ``NORMAL`` syncs at checkpoints only. Commits stay
+        durable, which they would not with ``OFF``.
         """
         self._db.execute("PRAGMA synchronous = NORMAL")
         try:
@@ -255,12 +256,12 @@ class SqliteLedger:
             try:
                 yield
             except BaseException:
-                if self._db.in_transaction:  # SQLite has rolled back by itself if the disk is full
+                if self._db.in_transaction:  # if the disk is full, SQLite has rolled back already
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
-            raise  # a bug of ours, such as a task bound twice: attaching again would hide it
+            raise  # a bug of LLMPerf, such as a task bound twice, which attaching again would hide
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
                 raise StoreError(

@@ -1,8 +1,8 @@
 """Statistics of values that belong to families, with bootstrap intervals that resample families.
 
 Errors are correlated within a kernel and within a family, so a bootstrap over rows would give far
-too narrow intervals. With families drawn with replacement, a mean costs one matrix product over all
-draws and a quantile one weighted quantile per draw.
+too narrow intervals. Families are drawn with replacement. A mean then costs one matrix product over
+all draws, a quantile one weighted quantile per draw.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 _CHUNK_ELEMENTS = 4_000_000
-"""Weights held at once while bootstrapping quantiles: 32 MB."""
+"""Number of weights held at once while bootstrapping quantiles; they take 32 MB."""
 _QUANTILES = {"median": 0.5, "p90": 0.9}
 _SLACK = 1e-9
 
@@ -32,7 +32,7 @@ class Statistic:
     family: Codes
 
     def point(self) -> float | None:
-        """Return the statistic over all values; None if there are none."""
+        """Return the statistic over all values; None without values."""
         if len(self.values) == 0:
             return None
         if self.kind in _QUANTILES:
@@ -41,7 +41,7 @@ class Statistic:
         return mean**0.5 if self.kind == "root_mean" else mean
 
     def resampled(self, draws: Floats) -> Floats:
-        """Return the statistic of each draw; ``draws``: counts, shape (b, families)."""
+        """Return the statistic of each draw; ``draws`` holds counts, shape (b, families)."""
         if self.kind in _QUANTILES:
             return _weighted_quantiles(self.values, self.family, draws, _QUANTILES[self.kind])
         sums = np.bincount(self.family, self.values, minlength=draws.shape[1])
@@ -53,7 +53,7 @@ class Statistic:
 
 
 def quantile(values: Floats, share: float) -> float:
-    """Return the smallest of ``values`` that at least ``share`` of them do not exceed.
+    """Return the smallest value such that at least ``share`` of ``values`` are not above it.
 
     ``values`` has shape (n,), n at least 1. Where the share falls exactly between two values, the
     result is their mean, as in ``np.median``.
@@ -73,8 +73,8 @@ def _weighted_quantiles(values: Floats, family: Codes, draws: Floats, share: flo
     for start in range(0, len(draws), step):
         weights = np.cumsum(draws[start : start + step][:, ordered_family], axis=1)
         wanted = share * weights[:, -1:]
-        # Two neighbouring values where the position lies between them, else the same value twice.
-        # The slack absorbs rounding: 0.9 * 10 stays 9.
+        # ``below`` and ``above`` are two neighbouring values where the position lies between them,
+        # else the same value. The slack absorbs rounding: 0.9 * 10 stays 9.
         below = ordered[np.argmax(weights >= wanted - _SLACK, axis=1)]
         above = ordered[np.argmax(weights > wanted + _SLACK, axis=1)]
         result[start : start + step] = np.where(wanted[:, 0] > 0, (below + above) / 2, np.nan)
@@ -96,7 +96,7 @@ def bootstrap_interval(
     Args:
         item: the statistic; its family codes are among ``families``.
         families: the distinct codes in the order of the columns of ``draws``, ascending.
-        draws: from ``family_draws``.
+        draws: the result of ``family_draws``.
         level: confidence level of the interval, between 0 and 1.
     """
     if len(item.values) == 0:

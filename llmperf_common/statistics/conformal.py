@@ -1,7 +1,7 @@
 """Split-conformal intervals, made from prediction errors on rows that no fit has used.
 
-Owns the quantile rule and its record (``conformal.json``). Does not choose the calibration rows
-(``trainer/evaluation/calibration.py``): neither fitting nor model selection may have used them.
+Owns the quantile rule and its record (``conformal.json``). ``trainer/evaluation/calibration.py``
+chooses the calibration rows, which neither fitting nor model selection may have used.
 
 The score of a row is |log2(measured / predicted)|, so an interval is a factor f: time / f to time *
 f. If a model gives each row a spread (the error that it expects), scores are divided by the spread,
@@ -9,13 +9,14 @@ and the half width of an interval is the quantile times the spread (locally weig
 prediction, Lei et al. 2018, arXiv 1604.04173). Rows with a small spread get narrow intervals. The
 guarantee does not change, because the score still depends on one row only.
 
-Rows of one kernel resemble each other: families are exchangeable, rows are not. With ``groups``
-each of K families has weight 1/(K+1), shared by its rows, and the unseen family has the last
-1/(K+1) at infinity (hierarchical conformal prediction, Lee, Barber and Willett 2023, arXiv
+Rows of one kernel resemble each other, so families are exchangeable but rows are not. With
+``groups`` each of K families has weight 1/(K+1), shared by its rows, and the unseen family has the
+last 1/(K+1) at infinity (hierarchical conformal prediction, Lee, Barber and Willett 2023, arXiv
 2306.06342). Large families weigh no more than small ones. The guarantee: the interval of a row of a
 new family contains the measured time with a probability of at least ``level``, averaged over
-families; single families may be covered less. It holds for finite K and needs K >= level / (1 -
-level) families (9 for 90 %). With fewer, the largest score is taken and ``guarantee`` is "none".
+families; single families may be covered less. The guarantee holds for finite K and needs K >= level
+/ (1 - level) families (9 for 90 %). With fewer, the largest score is taken and ``guarantee`` is
+"none".
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ class Band:
     """The half width of an interval, and the calibration data behind it.
 
     Attributes:
-        half_width_log2: h in time / 2**h to time * 2**h; with spreads, h is this times the spread.
+        half_width_log2: the interval runs from time / 2**h to time * 2**h, where h is this half
+            width or, with spreads, this half width times the spread.
         num_rows: number of calibration rows.
-        num_groups: number of their families (the number of rows where no families were given).
+        num_groups: number of families of these rows (the number of rows where no families were
+            given).
         guarantee: "groups" (holds for a new family), "rows" (for a row like the calibration rows)
-            or "none" (too few families). Approximate where out-of-fold errors were added
-            (``Conformal.source``).
+            or "none" (too few families). The guarantee is approximate where out-of-fold errors were
+            added (``Conformal.source``).
     """
 
     half_width_log2: float
@@ -54,18 +57,19 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conformal:
-    """Intervals of one model at one level: a pooled band, and one for each large enough bin."""
+    """Intervals of one model at one level: a pooled band, and a band for each large enough bin."""
 
     level: float
     pooled: Band
     bins: Mapping[str, Band] = field(default_factory=dict)
     source: str = "calibration"
-    """The rows used: "calibration"; "calibration+cross" where that part was too small."""
+    """The rows used: "calibration", or "calibration+cross" (with out-of-fold errors of train rows)
+    where the part calibration was too small."""
     by_spread: bool = False
     """Whether half widths are multiples of the spread that the model predicts for each row."""
 
     def half_widths(self, bins: npt.ArrayLike) -> Floats:
-        """Return the log2 half width of each label in ``bins``: (n,); pooled for unknown labels."""
+        """Return each label's log2 half width, shape (n,); the pooled one for unknown labels."""
         return np.array(
             [self.bins.get(str(label), self.pooled).half_width_log2 for label in np.asarray(bins)],
             dtype=np.float64,
@@ -83,7 +87,8 @@ class Conformal:
                 ``by_spread``.
 
         Raises:
-            ValueError: ``by_spread`` is set but no spread given: the intervals are another model's.
+            ValueError: ``by_spread`` is set but no spread was given, so the intervals belong to
+                another model.
         """
         half = self.half_widths(bins)
         if self.by_spread:
@@ -105,7 +110,7 @@ class Conformal:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Conformal:
-        """Read the output of ``to_json``, also that of earlier releases (schema 1: no spread).
+        """Read the output of ``to_json``, also of earlier releases (schema 1 has no spread).
 
         Raises:
             ValueError: The schema is unknown, or a key is missing.
@@ -149,7 +154,7 @@ def conformal_quantile(scores: Floats, groups: npt.ArrayLike | None, level: floa
         level: wanted coverage, between 0 and 1.
 
     Raises:
-        ValueError: No scores, one that is not finite, or a level outside (0, 1).
+        ValueError: There are no scores, a score is not finite, or the level lies outside (0, 1).
     """
     if len(scores) == 0 or not np.all(np.isfinite(scores)):
         raise ValueError(f"conformal: {len(scores)} scores; at least one is needed, all finite")
@@ -185,13 +190,13 @@ def calibrate(
     """Make intervals from the errors of ``n`` calibration rows.
 
     Args:
-        log2_ratio: log2(measured / predicted), shape (n,); divided by the spread with
-        ``by_spread``.
+        log2_ratio: log2(measured / predicted), shape (n,); if ``by_spread`` is set, the caller has
+            divided it by the spread.
         level: wanted coverage.
         groups: family of each row; None treats rows as exchangeable.
         bins: label of each row (its regime). A label with enough groups gets its own band
-            (Mondrian), any other uses the pooled band.
-        source: stored in the record.
+            (Mondrian), any other label uses the pooled band.
+        source: the rows used, which the record stores.
         by_spread: whether the errors are divided by the model's spread of each row.
 
     Raises:
@@ -206,7 +211,8 @@ def calibrate(
             inside = labels == label
             inner = None if groups is None else np.asarray(groups)[inside]
             band = conformal_quantile(scores[inside], inner, level)
-            # Twice the minimum: with the minimum the quantile is the largest score, mostly noise.
+            # Twice the minimum, because with the minimum the quantile is the largest score, which
+            # is mostly noise.
             if band.num_groups >= 2 * min_groups(level):
                 own[str(label)] = band
     return Conformal(level=level, pooled=pooled, bins=own, source=source, by_spread=by_spread)

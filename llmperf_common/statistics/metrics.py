@@ -1,7 +1,8 @@
 """Metrics of predictions: errors, rankings, choices and intervals, each bootstrapped over families.
 
-Owns the definitions below, pooled over rows and averaged over kernels. Does not choose the scored
-rows (``trainer/evaluation/evaluate.py``). All arrays have shape (n,), one entry per row.
+Owns the definitions below, pooled over rows and averaged over kernels.
+``trainer/evaluation/evaluate.py`` chooses the scored rows. All arrays have shape (n,), one entry
+per row.
 
 ==========================  ========================================================================
 key                         meaning
@@ -56,7 +57,7 @@ LONG_LAUNCH_NS = 10_000.0
 timer noise dominate shorter ones on a GPU."""
 
 WITHIN = {"1_25": 1.25, "1_5": 1.5, "2": 2.0}
-"""Suffix of a metric's name to the factor that it stands for."""
+"""The factor that each suffix of a metric's name stands for."""
 
 _ROUNDING = 1e-12
 """Tolerance of comparisons: 9 of 10 rows count as 90 %, and 3 / 2 as within a factor of 1.5."""
@@ -74,8 +75,9 @@ class Scored:
         interval_level: coverage that the intervals guarantee; None where unknown.
         kernel: code of (kernel, device class); rows are ranked within one code.
         family: code of the kernel's family; the bootstrap resamples families.
-        choice: code shared by rows that differ in local size only; -1: not in such a group.
-        slices: name of a further grouping ("suite", "regime", ...) to one label per row.
+        choice: code shared by rows that differ in local size only; -1 for a row without such a
+            group.
+        slices: further groupings by name ("suite", "regime", ...), each with one label per row.
     """
 
     measured_ns: Floats
@@ -158,7 +160,7 @@ def _statistics(scored: Scored, min_configs: int) -> Iterator[Statistic]:
 
 
 def _by_kernel(apes: list[Floats], factors: list[Floats]) -> dict[str, Floats]:
-    """Return the figures of each kernel, shape (k,) each, from its rows' errors."""
+    """Return each kernel's figures, made from the errors of its rows, shape (k,) each."""
     return {
         "mape_percent": np.array([np.mean(part) for part in apes], dtype=np.float64),
         "median_ape_percent": np.array([np.median(part) for part in apes], dtype=np.float64),
@@ -216,15 +218,15 @@ def summarise(
 
     Args:
         scored: the rows.
-        min_configs: fewest rows of a kernel for a rank correlation.
+        min_configs: minimum number of rows of a kernel for a rank correlation.
         replicates: number of bootstrap draws; 0: no intervals.
         seed: seed of the draws.
         level: confidence level of the bootstrap intervals (percentile method).
 
     Returns:
         Counts (num_rows, num_kernels, num_families, num_choices, and num_ranked: the kernels in
-        spearman_*) and one number per metric, None where undefined. With ``replicates`` also
-        ``ci``: metric to [low, high], None for fewer than two families.
+        spearman_*) and one number per metric, None where undefined. If ``replicates`` is not 0,
+        also ``ci``: [low, high] of each metric, None for fewer than two families.
     """
     families = np.unique(scored.family)
     statistics = list(_statistics(scored, min_configs))
@@ -256,7 +258,7 @@ def _num_choices(choice: Codes) -> int:
 def metrics_table(
     scored: Scored, *, min_configs: int = 5, replicates: int = 1000, seed: int = 0
 ) -> dict[str, object]:
-    """Return ``all`` and ``from_10_us``, with intervals, and ``by``: slice to label to metrics."""
+    """Return ``all`` and ``from_10_us``, with intervals, and ``by``: metrics by slice and label."""
     long = scored.where(scored.measured_ns >= LONG_LAUNCH_NS)
     table: dict[str, object] = {
         "all": summarise(scored, min_configs=min_configs, replicates=replicates, seed=seed),
@@ -275,11 +277,11 @@ def metrics_table(
 def censored_share(num_ok: Mapping[str, int], num_censored: Mapping[str, int]) -> Block:
     """Return the share of launches without a time because of the time budget, overall and by label.
 
-    Censored rows have no error: without this share a table hides the missing long launches.
+    Censored rows have no error, so without this share a table would hide the missing long launches.
 
     Args:
-        num_ok: label (regime) to number of timed rows.
-        num_censored: label to number of ``over_time_budget`` rows.
+        num_ok: number of timed rows by label (regime).
+        num_censored: number of ``over_time_budget`` rows by label.
     """
     labels = sorted({*num_ok, *num_censored})
     by = {label: _share(num_censored.get(label, 0), num_ok.get(label, 0)) for label in labels}
@@ -291,10 +293,11 @@ def _share(part: int, rest: int) -> float | None:
 
 
 def noise_floor_median_ape_percent(median_ns: Floats, iqr_ns: Floats) -> float | None:
-    """Return the median APE, against a single reading, of a model that predicts the median exactly.
+    """Return the median APE, against single readings, of a model that predicts medians exactly.
 
     For a symmetric distribution the median of |reading - median| is half the interquartile range.
-    This is the noise *within* a run; between runs it is larger (docs/explanation/measurement.md).
+    This is the noise *within* a run; the noise between runs is larger
+    (docs/explanation/measurement.md).
     """
     known = np.isfinite(iqr_ns) & (median_ns > 0)
     if not np.any(known):

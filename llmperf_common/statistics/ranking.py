@@ -23,7 +23,8 @@ def spearman_by_group(
         measured: shape (n,).
         predicted: shape (n,).
         group: codes, shape (n,).
-        min_rows: smaller groups are left out, as are groups with measured values all equal.
+        min_rows: minimum number of rows. Smaller groups are left out, and so are groups whose
+            measured values are all equal.
 
     Returns:
         The codes of the remaining groups and their correlations in [-1, 1], both shape (g,). The
@@ -61,9 +62,10 @@ def _centred_ranks(values: Floats, index: Codes, rows: Codes) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """The regret of a choice of local size per group, as fractions of the best time (0: the best).
+    """The regret of a choice of local size per group, as a fraction of the best time (0 is best).
 
-    ``chosen``: the local size with the shortest prediction; ``random``: one chosen at random.
+    ``chosen`` is the regret of the local size with the shortest prediction, ``random`` that of a
+    local size chosen at random.
     """
 
     group: Codes
@@ -72,7 +74,7 @@ class Regret:
 
 
 def choice_regret(measured_ns: Floats, predicted_ns: Floats, choice: Codes) -> Regret:
-    """Return the extra time if the prediction picks the local size.
+    """Return how much longer launches take if the prediction picks the local size.
 
     Args:
         measured_ns: shape (n,).

@@ -77,7 +77,7 @@ class Split:
     Attributes:
         kind: the unit that stays in one part.
         seed: seed of every hash.
-        parts: part to sorted family ids or kernel ids; empty with kind ``config``.
+        parts: sorted family ids or kernel ids by part; empty with kind ``config``.
         held_out_share: share of the train part's rows that no fit uses (0 with kind ``config``).
         public_suites: suites whose families all went to test.
     """
@@ -159,14 +159,16 @@ def split_by_family(
     """Split by family.
 
     Args:
-        families: family id to the suites of its kernels.
+        families: the suites of each family's kernels, by family id.
         seed: seed of the order of the families.
-        public_suites: a family with a kernel of one of these goes to test as a whole. Names are
-            compared without case and up to the first "/": "rodinia/bfs" counts as "rodinia".
+        public_suites: if one kernel of a family belongs to one of these suites, the whole family
+            goes to test. Names are compared without case and up to the first "/": "rodinia/bfs"
+            counts as "rodinia".
         held_out_share: share of the train part's rows that becomes ``seen_configs``.
 
     Raises:
-        SplitError: Fewer than 4 families (3 where a public suite fills test).
+        SplitError: There are too few families without a kernel of a public suite: fewer than 4, or
+            fewer than 3 if a family of a public suite goes to test.
     """
     public = {suite.casefold() for suite in public_suites}
     forced = {
@@ -189,10 +191,10 @@ def split_by_family(
 def split_by_kernel(
     kernel_ids: Collection[str], *, seed: int, held_out_share: float = DEFAULT_HELD_OUT_SHARE
 ) -> Split:
-    """Split by kernel and ignore near duplicates: only for comparison with the paper.
+    """Split by kernel and ignore near duplicates; use this only for comparison with the paper.
 
     Raises:
-        SplitError: Fewer than 4 kernels.
+        SplitError: There are fewer than 4 kernels.
     """
     return Split(
         kind=SplitKind.KERNEL,
@@ -210,7 +212,11 @@ def split_by_config(*, seed: int) -> Split:
 def _cut(
     ids: Sequence[str], kind: SplitKind, seed: int, *, test_is_filled: bool
 ) -> dict[Part, tuple[str, ...]]:
-    """Cut the ids in hash order: each part gets its rounded share, at least 1; train the rest."""
+    """Cut the ids, in hash order, into parts by ``SHARES``.
+
+    Validation, calibration and test get their rounded shares, at least one id each; with
+    ``test_is_filled`` test may get no id. Train gets all other ids.
+    """
     needed = 3 if test_is_filled else 4
     if len(ids) < needed:
         noun = "families" if kind is SplitKind.FAMILY else "kernels"
@@ -264,11 +270,11 @@ def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
 
     Args:
         split: the record.
-        kernel_families: kernel id to family id of every kernel of the dataset.
+        kernel_families: family id of every kernel of the dataset, by kernel id.
 
     Raises:
-        SplitError: An id is in two parts; or (kind ``family``) two families of the record have
-            become one since, so that its kernels would be in different parts.
+        SplitError: An id is in two parts. Or, with kind ``family``, two families of the record have
+            been merged since, so that kernels of one family would be in different parts.
     """
     owner: dict[str, Part] = {}
     for part, ids in split.parts.items():
@@ -281,8 +287,8 @@ def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
                 )
     if split.kind is not SplitKind.FAMILY:
         return
-    # A family_id is the smallest kernel_id of its family: a listed id that is not one any more
-    # belongs to a family that was merged into another after the split was made.
+    # A family_id is the smallest kernel_id of its family. If a listed id is no longer a family_id,
+    # its family was merged into another family after the split was made.
     for kernel, family in kernel_families.items():
         if kernel != family and kernel in owner and owner[kernel] is not owner.get(family):
             raise SplitError(
@@ -292,7 +298,7 @@ def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
 
 
 def crossing_families(split: Split, kernel_families: Mapping[str, str]) -> list[str]:
-    """Return, sorted, the families whose kernels a split by kernel puts into several parts."""
+    """Return the families whose kernels a split by kernel puts into several parts, sorted."""
     if split.kind is not SplitKind.KERNEL:
         return []
     owner = {kernel: part for part, ids in split.parts.items() for kernel in ids}

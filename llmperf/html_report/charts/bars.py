@@ -1,6 +1,6 @@
 """Charts of categories, one row per category: stacked bars, and values with an interval.
 
-Names of kernels are long and untrusted: they are shortened, and a tooltip shows the whole name.
+Names of kernels are long and untrusted. They are shortened, and a tooltip shows the whole name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROW_HEIGHT = 17.0
 _BAR_HEIGHT = 11.0
 _MAX_LABEL = 22
 _LOW_ENDS = 100.0
-"""The axis ends this factor below the smallest value; intervals that reach lower are cut."""
+"""Factor by which the axis ends below the smallest value; intervals that reach lower are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class IntervalRow:
     low: float
     high: float
     note: str
-    """Text at the end of the row, usually n."""
+    """Text at the end of the row, usually the number of values."""
 
 
 def _row_frame(canvas: Canvas, labels: Sequence[str], x: Scale, note_chars: int) -> Frame:
@@ -88,7 +88,7 @@ def stacked_bar_chart(
     colours: Sequence[int] | None = None,
     width: float = 380.0,
 ) -> Chart:
-    """Return horizontal stacked bars: shares of each row, or counts on a common scale."""
+    """Return horizontal stacked bars that show shares of each row, or counts on a common scale."""
     colour_of = list(colours) if colours is not None else list(range(len(parts)))
     most = max((sum(bar.counts) for bar in bars), default=1)
     x = share_scale(label) if as_share else linear_scale(0, most, label, count, is_count=True)

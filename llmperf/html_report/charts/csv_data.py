@@ -1,7 +1,8 @@
 """The numbers behind a chart as a CSV link, without a script or a second file.
 
 Owns the record of drawn rows, the CSV text and its ``data:`` address. Values are plain numbers in
-the unit that the column's name states, with six significant digits, finer than any timer here.
+the unit that the column's name states. They have six significant digits, which is finer than any
+timer used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from urllib.parse import quote
 Cell = str | float
 
 _SAFE = ",;:/()+*=!$@"
-"""Characters without a meaning in the address: not escaped, because an escape takes three bytes."""
+"""Characters without a meaning in the address. They are not escaped, because an escape takes three
+bytes."""
 _FORMULA = ("=", "+", "-", "@", "\t")
 
 
@@ -62,7 +64,7 @@ def csv_address(text: str) -> str:
 
 
 def grouped(panels: Iterable[Drawn]) -> list[tuple[str, str]]:
-    """Return name and CSV text of each file; panels with the same columns share one."""
+    """Return the name and CSV text of each file; panels with the same columns share a file."""
     groups: dict[tuple[str, ...], list[Drawn]] = {}
     for panel in panels:
         if panel.rows:

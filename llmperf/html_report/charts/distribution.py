@@ -65,7 +65,7 @@ def histogram_chart(
         x: The x scale; bins have equal widths on it.
         text: Texts of the plot.
         num_bins: Number of bins.
-        tallest: Top of the y axis, for panels on a common axis; None: this panel's tallest bin.
+        tallest: Top of the y axis, for panels on a common axis; None uses this panel's tallest bin.
         guides: Vertical reference lines.
         shape: Size of the drawing.
         label: Label of the y axis.

@@ -1,7 +1,7 @@
 """Heat maps: how often something happens in each cell of a grid, by the shade of one colour.
 
-Owns the cells, the axis of bytes and what the pointer shows of a column. Cells of one shade that
-lie above each other are one shape, so that a page with a dense map stays small.
+Owns the cells, the axis of bytes and the tooltips of columns. Neighbouring cells of one shade in a
+column are drawn as one shape, so that a page with a dense map stays small.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TICKS = 5
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 Cells = Sequence[tuple[int, int, int]]
-"""Column, row and count, in order."""
+"""Column, row and count of each cell, in ascending order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Where cells lie on the axes: their sides in units of the axes, and where row 0 begins."""
+    """The position of cells on the axes: column width, row height, and where row 0 begins."""
 
     column_width: float
     row_height: float
@@ -78,18 +78,19 @@ def heat_chart(
     hints: Sequence[str],
     drawn: Drawn,
 ) -> Chart:
-    """Return a map of counts, darker where they are larger (logarithmic shades).
+    """Return a map of counts; larger counts have darker shades (logarithmic).
 
     Args:
-        cells: what happens where.
-        grid: the cells' place.
+        cells: the count of each cell.
+        grid: position of the cells on the axes.
         x: axis of the columns.
         y: axis of the rows.
-        text: words.
-        colour: of the cells, as for series.
-        most: the count of the darkest shade, so that the maps of a figure compare.
-        hints: what the pointer shows of each column; empty for one that has no cells.
-        drawn: the values behind it.
+        text: texts of the plot.
+        colour: number of the cells' colour, counted as for series.
+        most: the count of the darkest shade, common to the maps of a figure so that they can be
+            compared.
+        hints: tooltip of each column; empty for a column without cells.
+        drawn: the values that the map shows, for the CSV link.
     """
     canvas = Canvas(width=_SHAPE.width, height=_SHAPE.height)
     frame = frame_for(canvas, x, y, heading=text.heading)
@@ -107,10 +108,10 @@ def heat_chart(
 
 
 def shades_of(most: int) -> list[tuple[int, int, int]]:
-    """Return the shades of counts up to ``most``, which has the darkest.
+    """Return the shades of counts up to ``most``, which has the darkest shade.
 
     Returns:
-        For each shade its number, its first count, and the count after its last.
+        For each shade: its number, its smallest count, and its largest count plus 1.
 
     >>> shades_of(1), shades_of(2)
     ([(4, 1, 2)], [(3, 1, 2), (4, 2, 3)])
@@ -121,16 +122,17 @@ def shades_of(most: int) -> list[tuple[int, int, int]]:
 
 
 def runs(cells: Cells, fewest: int, above: int) -> list[tuple[int, int, int]]:
-    """Return the cells with counts from ``fewest`` to below ``above``; neighbours in a column as one.
+    """Return the runs of neighbours in a column with counts from ``fewest`` to below ``above``.
 
     Returns:
-        Column, first row, and the row after the last.
+        For each run: column, first row, and last row plus 1.
 
     >>> runs([(0, 1, 5), (0, 2, 5), (0, 4, 5), (1, 5, 5), (1, 6, 9)], 5, 6)
     [(0, 1, 3), (0, 4, 5), (1, 5, 6)]
     """
     chosen = [(column, row) for column, row, number_ in cells if fewest <= number_ < above]
-    # The row less its place among the cells is the same as long as rows follow each other.
+    # The difference of a cell's row and its place in ``chosen`` stays the same as long as rows
+    # follow each other.
     groups = itertools.groupby(enumerate(chosen), key=lambda one: (one[1][0], one[1][1] - one[0]))
     found = []
     for (column, _), members in groups:

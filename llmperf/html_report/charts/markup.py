@@ -1,7 +1,7 @@
 """HTML as values: escaping by type, and the elements of a report.
 
 Owns escaping. Kernel names, paths, sources and compiler logs are untrusted text: these functions
-escape every plain ``str`` in an element, but not :class:`Html`, which only they make.
+escape every plain ``str`` in an element, but not :class:`Html`, which only these functions make.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _INVISIBLE = re.compile(
 
 _FILE_WORDS = 6
 _MANY = 6
-"""Columns from which a table does not fit a phone. Browsers that cannot detect an overflow show a
-note that the table scrolls."""
+"""Number of columns from which a table does not fit a phone. Browsers that cannot detect an
+overflow show a note that the table scrolls."""
 _LONG_ROWS = 30
-"""Rows above which a table may be split over pages in print."""
+"""Number of rows above which a table may be split over pages in print."""
 
 
 class Html(str):
-    """Text that is HTML already; untrusted text becomes Html only through :func:`escape`."""
+    """Text that is already HTML; untrusted text becomes Html only through :func:`escape`."""
 
     __slots__ = ()
 
 
 class Chart(Html):
-    """An SVG with the data that it draws, so that a figure can offer them as CSV."""
+    """An SVG with the data that it shows, so that a figure can offer the data as CSV."""
 
     __slots__ = ("drawn",)
     drawn: Drawn

@@ -1,7 +1,7 @@
 """Charts of points: scatter plots and lines with several series, and two-dimensional densities.
 
-Large numbers of points become bins of a density, or an evenly spaced subset. Both depend on the
-data only, so a page can be reproduced byte for byte.
+Large numbers of points are shown as bins of a density, or as an evenly spaced subset. Both depend
+on the data only, so a page can be reproduced byte for byte.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from llmperf.html_report.charts.svg import (
 )
 
 MAX_POINTS = 1_000
-"""Points above which a plot is binned or thinned: more dots hide each other and make pages
-large."""
+"""Number of points above which a plot is binned or thinned, because more dots hide each other and
+make pages large."""
 _BINS = 44
 SHADES = 5
-"""Shades of a colour in a density plot."""
+"""Number of shades of a colour in a density plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +158,8 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
     for index, (value, words) in enumerate(shown):
         place = frame.at_y(value)
         canvas.line(frame.left, place, frame.right, place, "guide")
-        # The text stands below the line for the lower of several lines, and for a line near the
-        # top, where the axis label stands; otherwise above it.
+        # The text stands below the lowest of several lines, and below a line near the top, where
+        # the axis label stands. Otherwise it stands above its line.
         below = (len(shown) > 1 and index == 0) or place < frame.top + 14
         canvas.text(frame.left + 4, place + (11 if below else -4), words, "note")
 
@@ -186,7 +186,8 @@ def density_chart(
 ) -> Density:
     """Return a plot of the number of points per square bin, in logarithmic shades.
 
-    ``most`` is the count of the darkest shade, for comparable panels; None: this panel's largest.
+    ``most`` is the count of the darkest shade, for comparable panels; None uses this panel's
+    largest count.
     """
     canvas = Canvas(width=shape.width, height=shape.height)
     frame = frame_for(canvas, x, y, heading=text.heading)

@@ -44,8 +44,8 @@ DECADE_LABELS = (
 )
 _DECADE_EDGES_NS = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
 SHORT_LAUNCH_NS = 10_000.0
-"""Nanoseconds below which a launch is mostly overhead. Metrics are given for all launches, and for
-those at least this long."""
+"""Time in nanoseconds below which a launch is mostly overhead. Metrics are given for all launches,
+and for launches that take at least this time."""
 
 
 def decade_of(times_ns: Floats) -> Ints:
@@ -221,7 +221,7 @@ _FACT_UNITS: tuple[tuple[str, Formatter], ...] = (
     ("gflops", lambda value: f"{significant(value)}{SPACE}GFLOP/s"),
     ("mhz", lambda value: f"{significant(value, 4)}{SPACE}MHz"),
 )
-"""The last word of a fact's name, and the formatter of its number."""
+"""The last word of a fact's name, and the formatter of the fact's number."""
 
 
 def fact_name(name: str) -> str:
@@ -275,8 +275,8 @@ def _moment(value: object) -> str:
 
 
 def _member(name: str, key: str, value: object) -> str:
-    # {"share": {"all": 0.1}} uses the unit of the outer name, {"device": {"clock_mhz": 1.0}} that
-    # of the inner name.
+    # {"share": {"all": 0.1}} uses the unit of the outer name, {"device": {"clock_mhz": 1.0}} uses
+    # the unit of the inner name.
     words = fact(key if key.rpartition("_")[2] in dict(_FACT_UNITS) else name, value)
     return f"({words})" if isinstance(value, Mapping) and value else words
 
@@ -293,7 +293,7 @@ def _fact_number(name: str, value: float) -> str:
 
 
 def quantiles(values: Floats, *fractions: float) -> list[float]:
-    """Return quantiles of the finite values; NaN where there are none."""
+    """Return quantiles of the finite values; NaN without finite values."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return [math.nan] * len(fractions)
@@ -301,5 +301,5 @@ def quantiles(values: Floats, *fractions: float) -> list[float]:
 
 
 def median(values: Floats) -> float:
-    """Return the median of the finite values; NaN where there are none."""
+    """Return the median of the finite values; NaN without finite values."""
     return quantiles(values, 0.5)[0]

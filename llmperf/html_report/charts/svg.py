@@ -1,7 +1,7 @@
 """Drawing of inline SVG: shapes have classes, never colours.
 
 Owns the canvas, the frame of the axes and the markers. Colours come from ``page.css``, so that dark
-mode and print need no second drawing. Series also differ by marker: no chart depends on colour.
+mode and print need no second drawing. Series also differ by marker, so no chart depends on colour.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def marker_path(xs: Floats, ys: Floats, shape: int, size: float = 4.0) -> str:
     half = size / 2
     top, side = number(half), number(size)
     pieces = (
-        # A disc: a round-capped line of length 0, whose stroke width is the diameter.
+        # A disc is a line of length 0 with round caps, whose stroke width is the diameter.
         "h0",
         f"m-{top}-{top}h{side}v{side}h-{side}z",
         f"m0-{top}l{top} {side}h-{side}z",

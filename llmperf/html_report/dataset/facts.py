@@ -1,6 +1,6 @@
 """The facts of a dataset that several sections of its report share, computed once.
 
-They are arrays, look-ups, the order of every category, the common time axis and display names.
+The facts are arrays, look-ups, the order of every category, the common time axis and display names.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DatasetFacts:
     samples: SampleColumns
     kernels: KernelsIndex
     decade: Ints
-    """Index of each row's time decade; meaningful where ``samples.timed``."""
+    """Index of each row's time decade; meaningful only where ``samples.timed`` is true."""
     time_scale: Scale
 
     @property
@@ -107,7 +107,7 @@ class DatasetFacts:
 
 
 def ordered(column: Categorical, known: tuple[str, ...]) -> list[str]:
-    """Return the column's values: known ones in their order, then others by name."""
+    """Return the column's values: known values in their order, then other values by name."""
     met = column.counts()
     first = [name for name in known if name in met]
     return first + sorted(name for name in met if name not in known)

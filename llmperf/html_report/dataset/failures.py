@@ -110,5 +110,5 @@ def _cell(facts: DatasetFacts, name: str, row: int) -> str:
 
 
 def censored_code() -> str:
-    """Return the code of rows whose time is only known to exceed the limit."""
+    """Return the failure code of censored rows, which have no time."""
     return FailureCode.OVER_TIME_BUDGET.value

@@ -1,8 +1,8 @@
 """Footprint bandwidth: the bytes of a launch's buffers divided by its time.
 
 Owns the bytes of a launch's buffers, and the plot against the measured peaks. A footprint is the
-size of the buffers, not the traffic: both reuse of data and buffers that are touched only in part
-can lift a point above the peaks.
+size of the buffers, not the traffic. Reuse of data, or buffers that are touched only in part, can
+therefore lift a point above the peaks.
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ def _tiles(facts: DatasetFacts) -> Html:
     kernels = facts.kernels.by_id
     num_kernels = len(kernels) or len(samples.kernel.counts())
     families = len({words.family_id for words in kernels.values()})
-    # Without a plan the pending rows are unknown; a 0 would claim that the run is complete.
+    # Without a plan the number of pending rows is unknown; a 0 would claim that the run is
+    # complete.
     planned, pending = facts.view.num_planned, facts.view.num_pending
     tiles = [
         ("kernels", count(num_kernels), counted(families, "family", "families")),
@@ -116,7 +117,7 @@ def tile(name: str, value: str, note: str) -> Html:
 
 
 def _accounting(facts: DatasetFacts) -> Html:
-    """Return whether planned = ok + failed + pending; a gap means a lost or duplicate row."""
+    """Return a text about planned = ok + failed + pending; a gap means lost or duplicate rows."""
     planned, pending = facts.view.num_planned, facts.view.num_pending
     if planned is None:
         return tag(
@@ -185,7 +186,8 @@ def _devices(facts: DatasetFacts) -> Html:
     )
     headers, rows = _device_cells(facts)
     if devices.num_rows <= _TURNED_DEVICES:
-        # Few devices: one column each, which fits the page. Many: one row each; the table scrolls.
+        # Few devices get one column each, which fits the page. Many devices get one row each, and
+        # the table scrolls.
         turned = [(name, *(row[i] for row in rows)) for i, name in enumerate(headers)]
         return html_table(caption, turned[0], turned[1:], align="l" + "w" * len(rows))
     if len(rows) > _MAX_DEVICES:

@@ -149,7 +149,7 @@ def _small_multiples(facts: DatasetFacts) -> Html:
 
 
 def _regime_guides(facts: DatasetFacts) -> Guides:
-    """Return the work-groups at which regimes change; none if compute units differ."""
+    """Return the numbers of work-groups at which regimes change; none if compute units differ."""
     units = floats(facts.view.devices, "compute_units")
     classes = texts(facts.view.devices, "device_class")
     wanted = facts.commonest_class()

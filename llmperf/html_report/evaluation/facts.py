@@ -21,7 +21,7 @@ from llmperf.html_report.views import EvaluationView
 
 _PREFERRED_SPLIT = "test"
 _SHORTEST_NS, _LONGEST_NS = 1e-6, 1e18
-"""Range of valid times in ns; a row with a time outside of it is unusable."""
+"""Range of valid times in ns; a row with a time outside this range is unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class EvaluationFacts:
     kernel: Categorical
     device_class: Categorical
     launched: Categorical
-    """Kernel on a device class, the unit of rankings and plots: ``kernel_id`` or ``kernel_id
-    class``."""
+    """The kernel on a device class, which is the unit of rankings and plots: ``kernel_id`` or
+    ``kernel_id class``."""
     family: Categorical
     suite: Categorical
     measured_ns: Floats

@@ -112,7 +112,7 @@ def kernels_section(facts: EvaluationFacts) -> Html:
 
 
 def _places(facts: EvaluationFacts, rows: Ints) -> tuple[Floats, Scale]:
-    """Return the launches' x values: work-groups, or ranks where those are unknown."""
+    """Return the launches' x values: work-groups, or ranks where work-groups are unknown."""
     work_groups = facts.work_groups[rows]
     if np.isfinite(work_groups).all() and (work_groups > 0).all():
         return work_groups, log_scale(work_groups, "Work-groups", count_tick)

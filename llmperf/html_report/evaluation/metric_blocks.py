@@ -28,7 +28,7 @@ _HIGH_KEYS = ("high", "ci_high", "upper")
 _LABEL_KEYS = ("model", "split", "slice", "group", "label", "population")
 _MAX_DEPTH = 8
 _CONTAINERS = ("models", "splits", "metrics", "results", "rows", "tables", "table", "by")
-"""Keys that only group other keys: they name no model, split or slice."""
+"""Keys that only group other keys, and so name no model, split or slice."""
 
 HEADINGS = {
     "num_rows": "Rows",
@@ -74,7 +74,7 @@ _SHARE_NAMES = ("coverage", "family_coverage", "families_covered", "mape", "medi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its interval; the ends are NaN if there is none."""
+    """A number with its interval; the ends are NaN without an interval."""
 
     value: float
     low: float = math.nan
@@ -180,7 +180,7 @@ def _numbers(value: object) -> list[float]:
 
 
 def metric_names(blocks: Iterable[Block]) -> list[str]:
-    """Return the metrics in ``blocks``: known ones as in ``HEADINGS``, then others by name."""
+    """Return the metrics in ``blocks``: known metrics as in ``HEADINGS``, then others by name."""
     met = {name for block in blocks for name in block.values}
     return [name for name in HEADINGS if name in met] + sorted(met - set(HEADINGS))
 

@@ -1,7 +1,7 @@
 """The head of an evaluation's report: the scored rows, and the metrics of every model.
 
-Owns the metrics table as the evaluation wrote it, and a second one that is recomputed from the
-predictions, so that readers can check that both agree.
+Owns the metrics table as the evaluation wrote it, and a second table that is recomputed from the
+predictions. Readers can thus check that both agree.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def metrics_section(facts: EvaluationFacts) -> Html:
     """Return what was evaluated and the metrics tables."""
     title, anchor = "Evaluation at a glance", "evaluation"
     given = find_blocks(facts.view.metrics, facts.model.counts(), facts.split.counts())
-    # Numbers without a model or split (a noise floor, counts) are no metrics.
+    # Numbers without a model or split (a noise floor, counts) are not metrics.
     given = [block for block in given if block.model or block.split] or [
         block for block in given if not set(block.values).isdisjoint(HEADINGS)
     ]
@@ -190,7 +190,7 @@ def recompute(facts: EvaluationFacts, *, replicates: int) -> list[Block]:
 
 
 def _without_choices(block: Block) -> Block:
-    # The predictions lack the groups of rows that differ in local size only: no regret.
+    # The predictions do not say which rows differ in local size only, so there is no regret.
     kept = {
         k: v for k, v in block.values.items() if k != "num_choices" and not k.startswith("regret")
     }
@@ -204,7 +204,7 @@ def _population(block: Block) -> str:
 
 
 def _metric_tables(blocks: list[Block], caption: str) -> Html:
-    """Return the main metrics, and all others folded: together they are too wide for a page."""
+    """Return the main metrics, and the others folded, as all are too wide for a page."""
     names = metric_names(blocks)
     main = [name for name in names if name in _MAIN] or names
     others = [name for name in names if name not in main]

@@ -1,7 +1,7 @@
 """The memory accesses of one launch as heat maps: work-items across, bytes of a buffer upwards.
 
-Owns which maps are shown and their words. What was traced, and why a kernel has no trace:
-``llmperf/access_traces.py``.
+Owns the choice of the maps and their texts. ``llmperf/access_traces.py`` chooses what is traced,
+and says why a kernel has no trace.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORDS = {
     AccessUse.OTHER: "accesses by built-in functions",
 }
 _LINE_BYTES = 128
-"""Bytes that an axis shows at least, a cache line: a broadcast is then a thin row."""
+"""Minimum number of bytes on an axis: a cache line, so that a broadcast appears as a thin row."""
 _MOST_ROWS = 8
 _NAME_CHARS = 24
 _COLUMNS = (
@@ -49,10 +49,10 @@ _COLUMNS = (
 
 
 def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str, Any]]) -> Html:
-    """Return the maps of a kernel's buffers, or why there are none; nothing if none were asked for.
+    """Return the maps of a kernel's buffers, or why there are no maps; nothing if not asked for.
 
     Args:
-        found: of the kernel; None where it was not asked for.
+        found: trace of the kernel, or why it has no trace; None if the user did not ask for it.
         arguments: the kernel's rows of ``args``.
     """
     if found is None:
@@ -67,7 +67,8 @@ def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str
             "memory within its buffers."
         )
     shown = keys[:_MOST_ROWS]
-    # Groups side by side share columns, so that their counts are larger: each view has shades of its own.
+    # Work-groups side by side share columns, so their counts are larger. Each view therefore has
+    # its own shades.
     counts = [
         [n for one in view.maps if _key(one) in shown for _, _, n in one.cells] for view in views
     ]
@@ -88,14 +89,14 @@ def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str
 
 
 def _key(one: AccessMap) -> tuple[int, int]:
-    """Return what tells the maps of a view from each other, in their order."""
+    """Return the position and use of a map, by which the maps of a view differ and are ordered."""
     return one.position, list(AccessUse).index(one.use)
 
 
 def _chart_or_reason(
     trace: AccessTrace, view: AccessView, key: tuple[int, int], name: str, most: int
 ) -> Html:
-    """Return a map of a view, or what stands in its place where only the other view has it."""
+    """Return a map of a view, or a text in its place if only the other view has such a map."""
     found = next((one for one in view.maps if _key(one) == key and one.cells), None)
     if found is not None:
         return _chart(trace, view, found, name, most)
@@ -104,7 +105,7 @@ def _chart_or_reason(
 
 
 def _shades(what: str, counts: Sequence[int]) -> Html:
-    """Return the key of a view's shades."""
+    """Return the legend of a view's shades."""
     words = {
         shade: shade_words(fewest, above - 1)
         for shade, fewest, above in shades_of(max(counts))
@@ -160,7 +161,7 @@ def _chart(trace: AccessTrace, view: AccessView, one: AccessMap, name: str, most
 
 
 def _item(view: AccessView, place: int, lanes: int) -> int:
-    """Return the number of a traced work-item among all, counted group by group."""
+    """Return the number of a traced work-item in the launch, counted group by group."""
     return view.groups[place // lanes] * lanes + place % lanes
 
 
@@ -201,7 +202,7 @@ def _rows(one: AccessMap, view: AccessView, lanes: int) -> list[tuple[Cell, ...]
 
 
 def _description(one: AccessMap, view: AccessView, items: int) -> str:
-    """Return what a reader would see: how much, where, and how addresses go on from column to column."""
+    """Return a map as text: how many accesses, where, and how addresses change between columns."""
     lowest: dict[int, int] = {}
     for column, row, _ in one.cells:
         lowest.setdefault(column, row)

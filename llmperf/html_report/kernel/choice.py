@@ -1,8 +1,8 @@
 """The choice and order of the kernels that get a section of their own, and their rows.
 
-Owns the order (largest error first if there are predictions, otherwise most rows first) and the
-look-up of kernels by name. A page with thousands of sections would be too large to open, so the
-number of sections is limited.
+Owns the order (largest error first if there are predictions, otherwise largest number of rows
+first) and the look-up of kernels by name. A page with thousands of sections would be too large to
+open, so the number of sections is limited.
 """
 
 from __future__ import annotations

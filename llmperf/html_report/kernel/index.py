@@ -1,7 +1,7 @@
 """Names, families and sources of kernels by ``kernel_id``, for a report.
 
 Owns the look-up of a kernel's texts by its id, and the display of its source. A kernel may have
-several rows (one per task): the first is used.
+several rows (one per task); the first row is used.
 """
 
 from __future__ import annotations

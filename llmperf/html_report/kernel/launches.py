@@ -114,7 +114,7 @@ def _shape(sizes: Sequence[int] | None, by: str = _BY) -> str:
 
 
 def launch_table(facts: DatasetFacts, launches: Launches, predicted: Predicted) -> Html:
-    """Return a table of the timed launches (of many: evenly spaced ones) and a link to all rows."""
+    """Return a table of timed launches (evenly spaced if there are many) and a link to all rows."""
     samples = facts.samples
     timed = np.flatnonzero(samples.timed[launches.indices])
     link = _download(facts, launches, predicted)

@@ -1,6 +1,7 @@
-"""A section for each kernel: time against work-items, work, accesses, launches, failures, extents, source.
+"""A section for each kernel: times, work, accesses, launches, failures, extents, source.
 
-Owns the content of a section, the index of the sections, and their limit (see ``KernelChoice``).
+Owns the content of a section, the index of the sections, and the limit of their number
+(``KernelChoice``).
 """
 
 from __future__ import annotations

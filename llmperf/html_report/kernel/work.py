@@ -60,7 +60,7 @@ def bound_ns(facts: DatasetFacts, kernel_id: str, rows: Ints) -> Floats:
 
 
 def work_by_kind(facts: DatasetFacts, rows: Ints) -> Html:
-    """Return bars of the smallest, middle and largest counted launch, or why there are none."""
+    """Return bars of the smallest, middle and largest counted launch, or why there are no bars."""
     samples = facts.view.samples.take(pa.array(rows))
     amounts = np.array(
         [

@@ -1,7 +1,7 @@
 """Test, before a store is trusted, whether it can create a name only once.
 
-Owns that test. Exactly-once rests on ``put_if_absent``, but some object stores ignore its condition
-and silently overwrite, and some mounted folders have no hard links.
+Owns that test. The exactly-once guarantee rests on ``put_if_absent``. But some object stores ignore
+its condition and silently overwrite, and some mounted folders lack hard links.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def check_creates_once(fs: Filesystem) -> None:
     Raises:
         StoreError: The store overwrites existing files, or cannot be written.
     """
-    # Another process's sweep may remove the file between the two writes: then another test decides.
+    # Another process's sweep may remove the file between the two writes, so a failed test is
+    # repeated.
     if not any(_creates_once(fs) for _ in range(_ATTEMPTS)):
         raise StoreError(
             f"{fs.describe()} cannot keep a dataset: its store overwrites a file that was to be "

@@ -1,7 +1,7 @@
-"""Select the environment variables for other nodes: the address of the store, no credentials.
+"""Select environment variables for other nodes: the address of the store, but no credentials.
 
-Owns the list. It goes to Ray as the ``runtime_env`` of actors, which Ray's dashboard shows to all
-its users. Each node has its own credentials, where boto3 finds them.
+Owns the list of variables. They go to Ray as the ``runtime_env`` of actors, which Ray's dashboard
+shows to all its users. Each node keeps its own credentials where boto3 finds them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ STORE_SETTINGS = (
     "AWS_DEFAULT_REGION",
     "AWS_CA_BUNDLE",
 )
-"""An allowlist: a new secret of boto3 is never passed on by accident."""
+"""An allowlist, so that a new secret of boto3 is never passed on by accident."""
 
 
 def store_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the set variables of the dataset's store; a URL with a password is left out.
+    """Return those variables of the store that are set; a URL with a password is left out.
 
     >>> here = {"LLMPERF_S3_ENDPOINT": "http://minio:9000", "AWS_SECRET_ACCESS_KEY": "x"}
     >>> store_settings({**here, "AWS_REGION": ""})

@@ -1,7 +1,7 @@
 """The few file operations that the store needs, each atomic and durable when it returns.
 
 Owns ``put_if_absent`` and the locks for POSIX folders. Names are relative, with ``/``. An object
-store implements the same protocol; so does the simulator, with crashes.
+store implements the same protocol, and so does the simulator of crashes in the tests.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from llmperf_common.files.plain_files import UnfitFileError, is_inside, open_loc
 from llmperf_common.store.files.pinned_folder import PinnedFolder
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Readers of Parquet folders skip names with a leading dot; sweeps remove leftovers."""
+"""Prefix of temporary files. Readers of Parquet folders skip names with a leading dot; sweeps
+remove leftover files."""
 
 
 _MAX_SHARD_BYTES = 2**30
 _MAX_OTHER_BYTES = 256 * 2**20
-"""Bytes of a file other than a shard; the manifest of a million shards has about as many."""
+"""Maximum number of bytes of a file other than a shard; the manifest of a million shards has about
+as many."""
 
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 """Errors of ``link`` on FAT and on many FUSE mounts, such as those of buckets."""
@@ -43,7 +45,7 @@ class StoreLostError(StoreError):
 
 
 class AccessDeniedError(StoreError):
-    """The store refuses the request, for lack of credentials or of a right."""
+    """The store refuses the request, because credentials or a right are missing."""
 
 
 class Filesystem(Protocol):
@@ -66,7 +68,7 @@ class Filesystem(Protocol):
         ...
 
     def pin(self, name: str) -> None:
-        """Require from now on that this is the same place, known by the content of file ``name``.
+        """Require from now on that this place, known by the content of file ``name``, is the same.
 
         Later writes never land in another place with the same name.
 
@@ -76,7 +78,7 @@ class Filesystem(Protocol):
         ...
 
     def check_place(self) -> None:
-        """Raise StoreLostError if the name leads to another place than was pinned, if any."""
+        """Raise StoreLostError if a place was pinned and its name now leads to another place."""
         ...
 
     def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
@@ -100,7 +102,7 @@ class Filesystem(Protocol):
         ...
 
     def lock(self, name: str, *, exclusive: bool, wait: bool) -> AbstractContextManager[bool]:
-        """Hold an advisory lock for the length of a ``with``; its value: whether it was granted."""
+        """Hold an advisory lock during a ``with`` block; the value says whether it was granted."""
         ...
 
     def is_locked(self, name: str) -> bool:
@@ -130,7 +132,8 @@ class PosixFilesystem:
         except UnfitFileError as error:
             raise StoreError(str(error).replace(str(self._path()), str(self.root))) from error
         except FileNotFoundError:
-            # The link is listed: a reader that took the file for gone would retry for ever.
+            # The link itself is listed, so a reader that got FileNotFoundError would retry for
+            # ever.
             if self._path(name).is_symlink():
                 raise StoreError(f"{self.describe(name)} is a link to nothing: remove it") from None
             raise
@@ -160,7 +163,8 @@ class PosixFilesystem:
                     f"has no hard links ({error.strerror}): choose a folder on a local disk or NFS "
                     "or an s3:// location"
                 ) from error
-            # Also after losing: whoever builds on the winner's file must find it after a power cut.
+            # Also if another process was first: a file that builds on the existing file must not
+            # outlive it in a power cut.
             _fsync_folder(target.parent)
         return is_new
 
@@ -180,7 +184,7 @@ class PosixFilesystem:
         weakref.finalize(self, os.close, self._pinned.descriptor)
 
     def check_place(self) -> None:
-        """Raise StoreLostError if the path leads to another folder than was pinned, if any."""
+        """Raise StoreLostError if a folder was pinned and the path now leads to another folder."""
         why = self._pinned.why_lost(self.root) if self._pinned else ""
         if why:
             raise self._lost(why)
@@ -242,7 +246,7 @@ class PosixFilesystem:
             os.close(descriptor)
 
     def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock ``name``; False if unknown. Nothing is created."""
+        """Whether a process holds the lock ``name``; False if that is unknown. Creates nothing."""
         try:
             descriptor = open_lock_file(self._path(name), create=False)
         except (OSError, UnfitFileError):
@@ -304,7 +308,7 @@ class PosixFilesystem:
                 os.fsync(file.fileno())
             yield temporary
         except OSError as error:
-            self.check_place()  # the most likely reason
+            self.check_place()  # a lost folder is the most likely reason
             explained = _explained(error, Path(self.describe(name)))
             if explained is None:
                 raise
@@ -329,10 +333,13 @@ def _open_lock(path: Path) -> int:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder; special files count as files: reading them gives an error."""
+    """Whether an entry is a folder.
+
+    Special files count as files; reading them gives an error.
+    """
     try:
         return entry.is_dir()
-    except OSError:  # links in a circle
+    except OSError:  # the links form a circle
         return False
 
 
@@ -344,7 +351,7 @@ def max_bytes_of(name: str) -> int:
 def _make_folder(folder: Path) -> None:
     """Create ``folder`` and its missing parents, each durably.
 
-    Without the fsync of its parent, a power cut could remove the folder with the shards in it.
+    Without the fsync of the parent, a power cut could remove the folder with the shards in it.
     """
     if folder.is_dir():
         return
@@ -363,7 +370,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def _explained(error: OSError, target: Path) -> StoreError | None:
-    """Return the user's error for an operating system's; None for a bug or failing hardware."""
+    """Return the error to show for an OSError; None for a bug or failing hardware."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreError(
             f"no space left to write {target} ({error.strerror}): nothing committed is lost; "

@@ -1,7 +1,7 @@
 """Find the holders of a dataset's lock, so that messages name the process to wait for.
 
-Owns the search: ``/proc/locks`` for a folder, the claims' contents in an object store. Nothing
-depends on its result. It does not find holders on other hosts of a network file system.
+Owns the search: in ``/proc/locks`` for a folder, in the contents of claims for an object store.
+Nothing depends on the result. Holders on other hosts of a network file system are not found.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def who_holds(fs: Filesystem, name: str) -> str:
 
 
 def this_command() -> dict[str, str]:
-    """Return what a claim says of this process: its command, and the time now."""
+    """Return what a claim says about this process: its command, and the current time."""
     return {"command": _command(os.getpid()), "since": _moment(time.time())}
 
 
@@ -100,8 +100,8 @@ def _command(pid: int) -> str:
 
 def _since(pid: int) -> str:
     """Return the time at which a process was started; empty if unknown."""
-    # Not the modification time of /proc/PID: the kernel sets it when the folder is first read.
-    # RuntimeError: the host does not say when it booted.
+    # The modification time of /proc/PID is of no use: the kernel sets it when the folder is first
+    # read. RuntimeError means that the host does not say when it booted.
     try:
         return _moment(psutil.Process(pid).create_time())
     except (psutil.Error, OSError, RuntimeError):

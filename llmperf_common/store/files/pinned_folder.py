@@ -1,6 +1,6 @@
-"""A folder held open, so that it is recognised whatever its path leads to later.
+"""A folder held open, so that it is recognised even if its path leads to another folder later.
 
-Owns how a collector notices an unmount or a move of the folder. The message: ``filesystem.py``.
+Owns how a collector notices an unmount or a move of the folder. ``filesystem.py`` owns the message.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class PinnedFolder:
     """A folder as it was when opened.
 
     Attributes:
-        descriptor: of the folder; its owner closes it.
+        descriptor: descriptor of the open folder; the owner of this object closes it.
         base: a path to the folder while the descriptor is open, also after a move or ``umount -l``.
-        device: of its file system.
-        inode: of the folder.
-        name: a file in it that never changes.
-        content: of this file.
+        device: device number of the folder's file system.
+        inode: inode number of the folder.
+        name: name of a file in the folder that never changes.
+        content: content of this file.
     """
 
     descriptor: int

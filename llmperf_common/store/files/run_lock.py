@@ -1,6 +1,7 @@
 """The run lock of a dataset: collectors share it; sweep, compact, repair and merge hold it alone.
 
-Owns how a process waits for it, and the message meanwhile. It guards: ``run.py``, ``sweep.py``.
+Owns how a process waits for the lock, and the message meanwhile. ``run.py`` and ``sweep.py`` say
+what the lock guards.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _POLL_S = 0.2
 
 
 class CollectingError(StoreError):
-    """Collectors, or another command that changes the dataset, are at work on it."""
+    """Collectors, or another command that changes datasets, are at work on the dataset."""
 
 
 @contextlib.contextmanager
@@ -50,7 +51,7 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside_others(fs: Filesystem) -> Iterator[None]:
-    """Hold the run lock as a collector does; wait for a process that holds it alone and name it."""
+    """Hold the run lock as a collector does; wait for an exclusive holder, and log its name."""
     with contextlib.ExitStack() as stack:
         for _ in range(_ATTEMPTS):
             with contextlib.ExitStack() as attempt:

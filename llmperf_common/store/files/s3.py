@@ -1,12 +1,13 @@
 """Datasets in an S3 bucket, or in any store that speaks S3 and honours conditional PUT.
 
-Owns requests, retries and the messages of failures; the only module that imports boto3. Locks made
-of objects: ``s3_lock.py``; which stores are refused: ``create_once.py``.
+Owns requests, retries and the messages of failures. No other module imports boto3. ``s3_lock.py``
+makes locks of objects; ``create_once.py`` refuses unsuitable stores.
 
 The server decides whether a name is new: one PUT with ``If-None-Match: *``. If the answer is lost,
 the PUT may have happened, and boto3's retry gets 412 because of our own object. So each write puts
-a random mark into the object's metadata: a 412 after a retry is our own if the mark is ours. Equal
-bytes prove nothing: two processes may write the same bytes, and only one may count as the first.
+a random mark into the object's metadata: after a 412, the object is our own if it has our mark.
+Equal bytes prove nothing, because two processes may write the same bytes, and only one may count as
+the first.
 """
 
 from __future__ import annotations
@@ -38,16 +39,18 @@ ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
 SCHEME = "s3://"
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # which boto3 reads by itself
 _REQUEST_ATTEMPTS = 5
-"""Attempts of one request, by boto3 with growing pauses: it gives up after some 10 s."""
+"""Number of attempts of one request. boto3 makes them with growing pauses and gives up after some
+10 s."""
 _CONFLICT_ATTEMPTS = 10
 _READ_ATTEMPTS = 3
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 30
-_REQUESTS_AT_ONCE = 8  # with independent answers; boto3 keeps 16 connections
+_REQUESTS_AT_ONCE = 8  # requests are independent; boto3 keeps 16 connections
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
 _OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests about one object, which may be missing; any other 404 means that this is no S3 store."""
+"""Requests about one object, which may be missing. A 404 to any other request means that the server
+is not an S3 store."""
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -58,7 +61,7 @@ _ACCESS_CODES = frozenset(
 
 
 class _UnansweredError(StoreError):
-    """No answer came: the request may have been carried out or not."""
+    """No answer came, so the request may have been carried out or not."""
 
 
 class S3Filesystem:
@@ -95,7 +98,7 @@ class S3Filesystem:
             try:
                 answer = self._request("get_object", name, Key=self._key(name))
                 return self._whole(answer, name)
-            except self._errors.BotoCoreError as error:  # in the body, which boto3 does not retry
+            except self._errors.BotoCoreError as error:  # in the body: boto3 does not retry it
                 if attempt == _READ_ATTEMPTS - 1:
                     raise self._unanswered(error, name) from self._cause(error)
         raise AssertionError("the last attempt returns or raises")
@@ -104,7 +107,8 @@ class S3Filesystem:
         """Create ``name`` with ``data``; False, and nothing changed, if it exists.
 
         Raises:
-            StoreError: It was not created, or no answer says so; a later call may return False.
+            StoreError: The object was not created, or no answer confirmed its creation. A later
+                call may then return False.
         """
         mark = secrets.token_hex(16)
         was_repeated = False
@@ -115,13 +119,14 @@ class S3Filesystem:
             except _UnansweredError:
                 if self._mark_of(name) == mark:
                     return True
-                raise  # the request may still arrive, so False could be wrong
+                raise  # the unanswered request may still arrive, so False could be wrong
             except self._errors.ClientError as error:
                 metadata = error.response["ResponseMetadata"]
                 was_repeated = was_repeated or metadata.get("RetryAttempts", 0) > 0
                 if metadata["HTTPStatusCode"] == 412:
                     return was_repeated and self._mark_of(name) == mark
-            # 409: another write of this name was under way and ours was dropped: try again.
+            # 409: another write of this name was under way, so the server dropped our write. Try
+            # again.
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
             f"cannot create {self.describe(name)}: {_CONFLICT_ATTEMPTS} other writes of it were "
@@ -133,7 +138,7 @@ class S3Filesystem:
         self._put(name, data)
 
     def pin(self, name: str) -> None:
-        """Require from now on that this object keeps its present content: a bucket has no inode."""
+        """Require from now on that this object keeps its content, as a bucket has no inode."""
         try:
             self._pinned = (name, self.read_bytes(name))
         except FileNotFoundError:
@@ -183,13 +188,14 @@ class S3Filesystem:
         """Delete ``name``; no error if it is gone.
 
         Raises:
-            StoreError: A lock held here was not renewed in time and may be another's by now.
+            StoreError: A lock of this process was not renewed in time, so another process may hold
+                it now.
         """
         self._claims.check()
         self.delete(name)
 
     def lock(self, name: str, *, exclusive: bool, wait: bool) -> AbstractContextManager[bool]:
-        """Hold an advisory lock made of objects; ``s3_lock.py`` says what it guarantees."""
+        """Hold an advisory lock made of objects; ``s3_lock.py`` says what the lock guarantees."""
         return self._claims.hold(name, exclusive=exclusive, wait=wait)
 
     def is_locked(self, name: str) -> bool:
@@ -255,7 +261,8 @@ class S3Filesystem:
         most = max_bytes_of(name)
         data = bytearray()
         if answer.get("ContentLength", 0) <= most:
-            # Reading to the empty part makes botocore check the length against the announced one.
+            # Reading up to the empty part makes botocore compare the length with the announced
+            # length.
             while part := answer["Body"].read(_PART_BYTES):
                 data += part
                 if len(data) > most:
@@ -303,7 +310,10 @@ class S3Filesystem:
             arguments["ContinuationToken"] = token
 
     def _request(self, operation: str, name: str, **arguments: Any) -> Any:
-        """Make one request; raise our errors, but botocore's for a conditional's 409 or 412."""
+        """Make one request.
+
+        Errors of LLMPerf are raised, but for 409 or 412 after a condition that of botocore.
+        """
         try:
             return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
         except self._errors.ClientError as error:

@@ -1,22 +1,26 @@
 """Advisory locks for stores without locks: objects that their holders renew while they live.
 
 Owns the objects' names, their heartbeat and the rule for dead holders. A lock is a folder with one
-object for each claim, ``.run.lock/shared-0f3a…`` or ``.run.lock/exclusive-77b1…``. A claim writes
-its object, lists the folder, and is granted if no other live claim conflicts. Listings are
-consistent (one that begins after a PUT has returned shows its object), so of two conflicting claims
-the later one sees the other.
+object for each claim, ``.run.lock/shared-0f3a…`` or ``.run.lock/exclusive-77b1…``. A process that
+claims the lock writes its object and lists the folder. The claim is granted if no other live claim
+conflicts with it. Listings are consistent (a listing that begins after a PUT has returned shows the
+object), so of two conflicting claims the later claim sees the earlier.
 
-Guarantee: two conflicting claims are not both granted while their holders reach the store every
-90 s. Not covered: a holder that was suspended or cut off for longer counts as dead, by the server's
-clock (``LastModified`` against the ``Date`` of the listing), and may resume beside its successor:
+Guarantee: two conflicting claims are not both granted while their holders reach the store every 90
+s. The guarantee does not cover a holder that was suspended or cut off for longer. It counts as dead
+by the server's clock (``LastModified`` against the ``Date`` of the listing), and may resume beside
+the next holder. In that case:
 
-- published data stays whole: commits and manifests rest on epochs, tokens and create-if-absent;
-- a sweep or compaction stops: ``S3Filesystem.remove`` refuses after 0.7 of that time unrenewed;
-- a collector suspended between writing and committing a shard may commit one swept meanwhile;
-  ``dataset verify`` names it (``docs/decisions/0030-conditional-put-and-locks-of-objects.md``).
+- published data stays whole, because commits and manifests rest on epochs, tokens and
+  create-if-absent;
+- a sweep or compaction stops: ``S3Filesystem.remove`` refuses once the claim was not renewed for
+  0.7 of that time;
+- a collector that was suspended between writing and committing a shard may commit it although a
+  sweep has moved it away; ``dataset verify`` names this shard
+  (``docs/decisions/0030-conditional-put-and-locks-of-objects.md``).
 
-The object has the holder's process id, so a dead holder's claim is void at once for processes of
-the same host, boot and container. For all others, and after a boot, it runs out.
+The object has the holder's process id, so processes of the same host, boot and container ignore a
+dead holder's claim at once. For all other processes, and after a boot, the claim runs out.
 """
 
 from __future__ import annotations
@@ -43,13 +47,14 @@ _log = logging.getLogger(__name__)
 _EXCLUSIVE, _SHARED = "exclusive-", "shared-"
 _POLL_S = 0.3
 _SETTLE_S = 2.0
-"""Seconds for which a claim that does not wait lets younger claims of the same moment withdraw."""
+"""Seconds for which a claim that does not wait gives conflicting claims of the same moment to
+withdraw."""
 _RENEWED_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockTiming:
-    """The interval of a claim's renewals, and the time without one after which it is dead."""
+    """The interval of a claim's renewals, and the time without renewal after which it is dead."""
 
     heartbeat_s: float = 20.0
     stale_s: float = 90.0
@@ -57,7 +62,7 @@ class LockTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A folder's objects and their times of writing; ``now``: the server's time, or None."""
+    """A folder's objects and their times of writing; ``now`` is the server's time, or None."""
 
     now: datetime | None
     modified: dict[str, datetime]
@@ -97,9 +102,10 @@ class LockClaims:
 
     @contextlib.contextmanager
     def hold(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
-        """Hold the lock ``name`` for the length of a ``with``; its value: whether it was obtained.
+        """Hold the lock ``name`` during a ``with`` block; the value says whether it was obtained.
 
-        A user without write access learns at once whether the lock is free, and blocks nobody.
+        A user without write access learns at once whether the lock is free, and blocks no other
+        process.
         """
         claim = _Claim(self._store, name, exclusive=exclusive, timing=self._timing)
         try:
@@ -116,7 +122,7 @@ class LockClaims:
         return _Claim(self._store, name, exclusive=True, timing=self._timing).has_rivals()
 
     def check(self) -> None:
-        """Raise StoreError if another process may hold a lock that we believe to hold."""
+        """Raise StoreError if another process may hold a lock that this process thinks it holds."""
         for claim in tuple(self._held):
             claim.check()
 
@@ -161,7 +167,7 @@ class _Claim:
         if self._heart is None:
             return
         self._over.set()
-        self._heart.join()  # a renewal under way would create the object again
+        self._heart.join()  # a renewal that is under way would create the object again
         self._heart = None
         try:
             self._store.delete(self._path(self._name))
@@ -173,7 +179,7 @@ class _Claim:
             )
 
     def check(self) -> None:
-        """Raise StoreError if others may soon count this claim as dead, as it was not renewed."""
+        """Raise StoreError if this claim was not renewed and others may soon count it as dead."""
         silent_s = boot_clock_s() - self._renewed_s
         if silent_s > _RENEWED_SHARE * self._timing.stale_s:
             raise StoreError(
@@ -201,18 +207,18 @@ class _Claim:
                 _log.warning("cannot renew a lock: %s", error)
 
     def _settle(self, *, wait: bool) -> bool:
-        """List claims until this one holds the lock (True) or must make way (False)."""
+        """List claims until this claim holds the lock (True) or must withdraw (False)."""
         give_up_s = time.monotonic() + _SETTLE_S
         while True:
             listing = self._store.listing(self._lock)
-            if self._name not in listing.modified:  # others took us for dead: we were cut off
+            if self._name not in listing.modified:  # we were cut off: others removed it
                 self._renew()
                 continue
             rivals, dead = self._live_rivals(listing)
             for name in dead:
                 self._store.delete(
                     self._path(name)
-                )  # no name is used twice, so this is not a new claim
+                )  # names are used once, so this is not a new claim
             if not rivals:
                 return True
             if not self._goes_before(rivals, wait=wait):
@@ -224,15 +230,15 @@ class _Claim:
     def _goes_before(self, rivals: list[str], *, wait: bool) -> bool:
         """Whether to stay and list again: of exclusive claims only the smallest name stays.
 
-        So one of them is granted. A claim that waits also stays before shared claims: later ones
-        make way for it, and granted ones end by themselves.
+        So one of the exclusive claims is granted. An exclusive claim that waits also stays when it
+        meets shared claims: later shared claims withdraw, and granted ones end by themselves.
         """
         if not self._is_exclusive:
             return False
         return all(name > self._name if name.startswith(_EXCLUSIVE) else wait for name in rivals)
 
     def _live_rivals(self, listing: Listing) -> tuple[list[str], list[str]]:
-        """Return the claims that conflict with this one: first the live, then the dead ones."""
+        """Return the claims that conflict with this claim: the live ones, and the dead ones."""
         live: list[str] = []
         dead: list[str] = []
         for name, modified in listing.modified.items():

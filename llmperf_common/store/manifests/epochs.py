@@ -12,24 +12,25 @@ from llmperf_common.store.files.filesystem import Filesystem, StoreError
 
 EPOCHS_FOLDER = "epochs"
 MAX_EPOCH = 10**12 - 1
-"""No run builds so many ledgers: a file or manifest that names a higher one is not ours."""
+"""Highest epoch. No run builds so many ledgers, so LLMPerf did not write a file or manifest with a
+higher epoch."""
 _NAME = re.compile(r"[0-9]{6,12}")
 
 
 def latest_epoch(fs: Filesystem) -> int:
-    """Return the highest epoch taken, 0 before the first."""
+    """Return the highest epoch taken; 0 if no epoch was taken."""
     return max((int(name) for name in fs.names(EPOCHS_FOLDER) if _NAME.fullmatch(name)), default=0)
 
 
 def take_next_epoch(fs: Filesystem, *, who: str, after: int = 0) -> int:
-    """Take the next epoch above ``after``, the current manifest's, for ``who`` alone.
+    """Take the next epoch above ``after``, the current manifest's epoch, for ``who`` alone.
 
     Raises:
-        StoreError: There is none.
+        StoreError: All epochs up to ``MAX_EPOCH`` are taken.
     """
     epoch = after
     while True:
-        # A name that is taken by something that is no file is not listed: the one after it.
+        # If something other than a file takes a name, the name is not listed: try the next epoch.
         epoch = max(latest_epoch(fs), epoch) + 1
         if epoch > MAX_EPOCH:
             raise StoreError(

@@ -5,7 +5,7 @@ A manifest file lists the newest shards itself and names the segments that list 
 ``read_manifest`` return the whole list.
 
 Owns the JSON form and the chain rule: version v+1 is made from version v, by a publisher whose
-epoch is not below that of v. Which shards are committed is the ledger's to say.
+epoch is not below that of v. The ledger decides which shards are committed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from llmperf_common.store.manifests.versions import Earlier
 
 _MAX_COUNT = 2**63
 _MOST_LOOKS = 8
-"""Attempts to read a newest version that is listed but missing: they take some 5 s."""
+"""Number of attempts to read a newest version that is listed but missing; they take some 5 s."""
 _NAME = re.compile(r"manifest-([0-9]{6,18})\.json")
 
 
@@ -44,8 +44,8 @@ _NAME = re.compile(r"manifest-([0-9]{6,18})\.json")
 class ShardEntry:
     """One Parquet file of the dataset, as the manifest lists it.
 
-    ``name`` is its path relative to the dataset. ``tasks`` is the number of tasks whose results it
-    holds, 0 in ``devices/``.
+    ``name`` is the file's path relative to the dataset. ``tasks`` is the number of tasks whose
+    results the file holds, 0 in ``devices/``.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Manifest:
     """One immutable version of the dataset.
 
     ``replaces`` maps the name of a compacted shard to the names of the shards that it replaces.
-    ``dropped`` are shards that a repair has removed. ``epoch`` is the publisher's.
+    ``dropped`` are shards that a repair has removed. ``epoch`` is that of the publisher's ledger.
     """
 
     version: int
@@ -96,20 +96,21 @@ class Manifest:
     dropped: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
     segments: tuple[Segment[ShardEntry], ...] = field(default=(), compare=False, repr=False)
-    """The segments with the first of ``shards`` and ``replaces``, in the same order."""
+    """The segments that hold the first entries of ``shards`` and ``replaces``, in the same
+    order."""
     published_s: int = field(default=0, compare=False)
     """Time of publication in seconds since 1970; 0 if unknown."""
     earlier: Earlier = field(default=(), compare=False, repr=False)
-    """The earlier versions that its publisher has kept."""
+    """The earlier versions that the publisher of this version has kept."""
 
     @property
     def num_tasks(self) -> int:
-        """Tasks with a committed result."""
+        """Number of tasks with a committed result."""
         return self.totals.tasks
 
     @property
     def totals(self) -> Totals:
-        """The totals of all shards; the cost grows with the tail only."""
+        """The totals of all shards; only shards of the tail are added up one by one."""
         return add_up([*(one.totals for one in self.segments), Totals.of(self.tail)])
 
     @property
@@ -129,12 +130,12 @@ class Manifest:
 
     @property
     def replaced_names(self) -> frozenset[str]:
-        """Names of the shards that compacted ones replace; they are never listed again."""
+        """Names of shards that compacted shards replace; they are never listed again."""
         return frozenset(name for _, old in self.replaces for name in old)
 
     @property
     def barred_names(self) -> frozenset[str]:
-        """Names never listed again: of replaced shards, and of dropped ones except devices."""
+        """Shards that are never listed again: replaced ones, and dropped ones except devices."""
         dropped = (name for name in self.dropped if not name.startswith("devices/"))
         return self.replaced_names.union(dropped)
 
@@ -143,7 +144,7 @@ class Manifest:
         return tuple(shard for shard in self.shards if shard.table == table)
 
     def with_shards(self, entries: Iterable[ShardEntry], *, epoch: int) -> Manifest:
-        """Return the next version with ``entries`` added but listed, replaced or dropped ones."""
+        """Return the next version with ``entries``, except those listed, replaced or dropped."""
         tail = {entry.name for entry in self.tail}
         tail.update(name for _, old in self.tail_replaces for name in old)
         tail.update(name for name in self.dropped if not name.startswith("devices/"))
@@ -219,11 +220,11 @@ class Manifest:
 
 
 class ManifestError(StoreError):
-    """A manifest is damaged or from a newer version of LLMPerf."""
+    """A manifest is damaged, or a newer version of LLMPerf wrote it."""
 
 
 class NewerManifestError(ManifestError):
-    """A manifest is sound, but from a newer version of LLMPerf."""
+    """A manifest is sound, but a newer version of LLMPerf wrote it."""
 
 
 def manifest_name(version: int) -> str:
@@ -260,7 +261,7 @@ def parse_manifest(
         if len({str(one["name"]) for one in references}) < len(references):
             raise ValueError(
                 "it names a segment twice"
-            )  # a hundred bytes could list 100,000 shards
+            )  # without this limit a hundred bytes could list 100,000 shards
         segments = tuple(
             load(one, read_bytes, lambda entry: ShardEntry(**entry)) for one in references
         )
@@ -302,7 +303,7 @@ def read_manifest(fs: Filesystem, version: int) -> Manifest:
 
 
 def latest_manifest(fs: Filesystem) -> Manifest | None:
-    """Return the current version; None before the first.
+    """Return the current version; None if there is no version.
 
     Raises:
         StoreError: The version cannot be read, or is listed but missing after all attempts.
@@ -326,7 +327,7 @@ def latest_manifest(fs: Filesystem) -> Manifest | None:
 
 
 def _newest_from(fs: Filesystem, version: int) -> Manifest:
-    """Read this version, or a newer one: network file systems list late, but find names at once."""
+    """Read this version or a newer one: network file systems list late, but find names at once."""
     data = fs.read_bytes(manifest_name(version))
     while True:
         try:
@@ -337,7 +338,10 @@ def _newest_from(fs: Filesystem, version: int) -> Manifest:
 
 
 def _of_version(fs: Filesystem, version: int, data: builtins.bytes) -> Manifest:
-    """Return the manifest; its version must be that of its name, as the next is made from it."""
+    """Return the manifest.
+
+    Its version must be the version in its name, because the next version is made from it.
+    """
     where = fs.describe(manifest_name(version))
     manifest = parse_manifest(data, where, fs.read_bytes)
     if manifest.version != version:

@@ -1,6 +1,6 @@
 """Publish the next version of a dataset, unless another publisher was first.
 
-Owns the retry of a publisher that was second. The content of a version: ``manifest.py``.
+Owns the retry of a publisher that was second. ``manifest.py`` owns the content of a version.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from llmperf_common.store.manifests.versions import thinned
 def put_manifest(
     fs: Filesystem, manifest: Manifest, *, now_s: float | None = None
 ) -> Manifest | None:
-    """Create a version's new segments and its file; remove earlier versions that are not kept.
+    """Write a version: create its new segments and its manifest file.
+
+    Then remove the earlier versions that are no longer kept.
 
     Args:
         fs: the dataset.
-        manifest: made from the current version.
+        manifest: the new version, made from the current version.
         now_s: seconds since 1970; None: this machine's clock.
 
     Returns:
-        The version as it is stored; None if another publisher has created it first.
+        The version as it is stored; None if another publisher created this version first.
 
     Raises:
-        StoreError: An existing segment of the same content is damaged.
+        StoreError: A segment of this name exists, and its content is damaged. (A segment is named
+            after its content.)
     """
     moment_s = int(time.time() if now_s is None else now_s)
     sealed = seal(manifest.segments, manifest.tail, manifest.tail_replaces)
@@ -56,7 +59,7 @@ def put_manifest(
 
 @dataclass(frozen=True, slots=True)
 class StaleEpoch:
-    """A newer epoch has published: this publisher's ledger was replaced; attach again."""
+    """A newer epoch has published, so this publisher's ledger was replaced: attach again."""
 
     current_epoch: int
 
@@ -72,15 +75,16 @@ def publish(
 ) -> Manifest | StaleEpoch:
     """Add ``entries`` to the current version, even while other processes publish.
 
-    Create-if-absent decides between publishers; a loser re-reads and merges. Each version is made
-    from the one before it and never lowers the epoch. So a publisher whose ledger was rebuilt
-    elsewhere is refused as soon as the rebuild has published.
+    Create-if-absent decides between publishers. A publisher that was second reads the new version
+    and adds its entries to that. Each version is made from the version before it and never lowers
+    the epoch. So a publisher whose ledger was rebuilt elsewhere is refused as soon as the rebuild
+    has published.
 
     Args:
         fs: the dataset.
         entries: committed shards.
-        plan_hash: of the run.
-        epoch: of the ledger that has committed the entries.
+        plan_hash: plan hash of the run.
+        epoch: epoch of the ledger that has committed the entries.
         admit: called with each version that the next one would be made from. It raises if ledger
             and version contradict each other, and returns further shards that must be listed.
         now_s: seconds since 1970; None: this machine's clock.

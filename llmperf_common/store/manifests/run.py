@@ -1,7 +1,7 @@
 """``run.json``: what is collected into a dataset folder; created once and never changed.
 
-Owns its fields and the rule: a command with the same plan hash attaches and resumes, any other is
-refused.
+Owns the fields of ``run.json`` and this rule: a command with the same plan hash attaches and
+resumes, a command with another plan hash is refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RunRecord:
 
     @property
     def plan_hashes(self) -> tuple[str, ...]:
-        """The plans of the dataset's tasks: its own, or those of its sources."""
+        """Plan hashes of the dataset's tasks: that of this run, or those of a merge's sources."""
         return self.merged_from or (self.plan_hash,)
 
     def to_json(self) -> bytes:
@@ -67,7 +67,7 @@ class RunRecord:
 
 
 def read_run(fs: Filesystem) -> RunRecord | None:
-    """Return the folder's run; None if it has none. Raises StoreError if it is damaged."""
+    """Return the run of a folder; None without ``run.json``. Raises StoreError if it is damaged."""
     try:
         data = fs.read_bytes(RUN_FILE)
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def _check_empty(fs: Filesystem) -> None:
     foreign = [name for name in names if not name.startswith(".")]
     if (
         foreign and RUN_FILE not in names
-    ):  # the check of RUN_FILE: a collector beside us may just have created it
+    ):  # checks RUN_FILE: another collector may have created it just now
         raise ForeignRunError(
             f"{fs.describe()} has no run.json but other files ({', '.join(foreign[:3])}): "
             "choose an empty or new folder for --out"
@@ -154,7 +154,7 @@ def _check_empty(fs: Filesystem) -> None:
 
 
 def _difference(found: RunRecord, wanted: RunRecord) -> str:
-    """Return what differs, the likeliest cause first."""
+    """Return what differs; the likeliest difference is named first."""
     if found.corpus_sha256 != wanted.corpus_sha256:
         return "its corpus differs"
     if found.device_classes != wanted.device_classes:

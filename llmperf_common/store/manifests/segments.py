@@ -1,12 +1,13 @@
-"""Segments: files with the settled part of a manifest's list, so that versions write only the rest.
+"""Segments: files with an early part of a manifest's list, so that versions write only the tail.
 
 Owns their JSON form, when the newest part of a list becomes a segment, and when small segments are
-merged. A segment is immutable and named after its content, ``segments/SHA256.json``: manifests
-share it, two publishers of the same segment write the same file, and a segment that no manifest
-names is an orphan. ``manifest.py`` gives the entries their meaning.
+merged. A segment is immutable and named after its content, ``segments/SHA256.json``. So manifests
+can share a segment, and two publishers of the same segment write the same file. A segment that no
+manifest names is an orphan. ``manifest.py`` defines the meaning of the entries.
 
-Sizes: the tail in the manifest itself has fewer than ``SEALED_AT`` items. ``FANOUT`` segments of
-similar size become one. So segments are few, and an entry is written about log(N) times in all.
+The tail is the part of the list in the manifest itself; it has fewer than ``SEALED_AT`` items.
+``FANOUT`` segments of similar size become one segment. So there are few segments, and an entry of N
+is written about log(N) times in all.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from llmperf_common.store.files.names import checked_shard_name
 
 SEGMENTS_FOLDER = "segments"
 SEALED_AT = 128
-"""Items (shards and replacements) at which the tail becomes a segment: so each version rewrites at
-most some 25 KB."""
+"""Number of items (shards and replacements) at which the tail becomes a segment. Each version thus
+rewrites at most some 25 KB."""
 FANOUT = 16
 _DIGITS = 32
 _ROWS_OF = ("samples", "kernels", "devices")
@@ -67,7 +68,7 @@ EntryT = TypeVar("EntryT", bound=Entry)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The sums over a part of a list; ``rows`` by table."""
+    """The sums over a part of a list; ``rows`` holds a sum for each table."""
 
     tasks: int
     rows: tuple[int, ...]
@@ -97,18 +98,19 @@ def add_up(parts: Iterable[Totals]) -> Totals:
     return Totals(tasks=tasks, rows=tuple(rows))
 
 
-# Without slots: up to Python 3.12.3 a generic class with slots cannot be weakly referenced, whatever
-# ``weakref_slot`` says (CPython issue 118033), and ``_loaded`` refers to segments weakly.
+# The class has no slots, because ``_loaded`` refers to segments weakly. Up to Python 3.12.3 a
+# generic class with slots cannot be weakly referenced, even with ``weakref_slot`` (CPython issue
+# 118033).
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segment(Generic[EntryT]):
     """A part of a manifest's list, in memory.
 
     Attributes:
-        name: of its file.
+        name: name of the segment's file.
         bytes: length of the file.
-        sha256: of the file.
-        shards: its entries, in the order they were published.
-        replaces: its replacements, likewise.
+        sha256: SHA-256 of the file.
+        shards: entries of the segment, in the order in which they were published.
+        replaces: replacements of the segment, in the same order.
     """
 
     name: str
@@ -142,7 +144,8 @@ class Segment(Generic[EntryT]):
 
 
 _loaded: WeakValueDictionary[str, Segment[Any]] = WeakValueDictionary()
-"""By sha256: a publisher reads each segment once, as long as it keeps a manifest that has it."""
+"""Segments in memory by sha256. A publisher reads each segment once, as long as it keeps a manifest
+with that segment."""
 
 
 def load(
@@ -155,10 +158,10 @@ def load(
     Args:
         reference: the manifest's reference.
         read_bytes: reads a file of the dataset.
-        entry_of: makes an entry of its JSON object.
+        entry_of: makes an entry from the entry's JSON object.
 
     Raises:
-        ValueError: The segment is missing or damaged, or the name is no segment's.
+        ValueError: The segment is missing or damaged, or the name is not the name of a segment.
     """
     name, sha256 = str(reference["name"]), str(reference["sha256"])
     if name != name_of(sha256):
@@ -200,7 +203,7 @@ def make(
 
 
 def lines_of(shards: Iterable[Entry]) -> str:
-    """Return the JSON field of entries, one line each: readable, and with json's fast encoder."""
+    """Return entries as a JSON field, one line each, which is readable and fast to encode."""
     lines = ",\n  ".join(shard.to_json() for shard in shards)
     return f'"shards": [\n  {lines}\n ]' if lines else '"shards": []'
 
@@ -225,7 +228,7 @@ def is_damaged(name: str, data: builtins.bytes) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed(Generic[EntryT]):
-    """The segments of a list, and the files of the new ones; the tail is what they do not cover."""
+    """The segments of a list, and the files of new segments; the tail is what is in no segment."""
 
     segments: tuple[Segment[EntryT], ...]
     files: tuple[tuple[str, builtins.bytes], ...]
@@ -236,7 +239,7 @@ def seal(
     tail: Sequence[EntryT],
     tail_replaces: Sequence[Replacement],
 ) -> Sealed[EntryT]:
-    """Make a segment of a long enough tail, and merge segments of similar size."""
+    """Make a segment from a long enough tail, and merge segments of similar size."""
     kept = list(segments)
     made: dict[str, bytes] = {}
     length = len(tail) + sum(len(old) for _, old in tail_replaces)
@@ -261,7 +264,7 @@ def _made(
 
 
 def _num_alike(segments: Sequence[Segment[Any]]) -> int:
-    """Return how many of the last segments have the last one's level or a lower one."""
+    """Return how many segments at the end have at most the level of the last segment."""
     if not segments:
         return 0
     level = _level(segments[-1])
@@ -274,7 +277,10 @@ def _num_alike(segments: Sequence[Segment[Any]]) -> int:
 
 
 def _level(segment: Segment[Any]) -> int:
-    """Return how often a segment of this length was merged; each level is ``FANOUT`` longer."""
+    """Return how often a segment of this length was merged.
+
+    Each merge makes it about ``FANOUT`` times longer.
+    """
     level, length = 0, SEALED_AT * FANOUT
     while segment.num_items >= length:
         level, length = level + 1, length * FANOUT

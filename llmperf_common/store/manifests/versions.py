@@ -1,7 +1,7 @@
 """Which earlier versions of a dataset are kept: the last 20, and one for each 15 min of a day.
 
-Owns that rule. Removing a version removes no shard: later versions list the same shards. Shards
-that a compaction has replaced are kept by another rule (``compact.py``).
+Owns that rule. Removing a version removes no shard, because later versions list the same shards.
+``compact.py`` has the rule for shards that a compaction has replaced.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NUM_RECENT = 20
-"""Versions: half a minute of a run. A process that has just read the newest name still finds it."""
+"""Number of newest versions that are kept, about half a minute of a run. A process that has just
+read the name of the newest version thus still finds its file."""
 KEPT_FOR_S = 86_400
 _SPACING_S = 900
 
 Earlier = tuple[tuple[int, int], ...]
-"""Kept versions, ascending, with their times of publication: seconds since 1970, 0 if unknown."""
+"""Kept versions in ascending order, each with its time of publication in seconds since 1970 (0 if
+unknown)."""
 
 
 def thinned(earlier: Sequence[tuple[int, int]], *, now_s: int) -> Earlier:
-    """Return those of the versions before a new one that are kept.
+    """Return the earlier versions that a new version keeps.
 
     >>> thinned([(1, 0), (2, 90_000), (3, 90_001)], now_s=90_002)
     ((1, 0), (2, 90000), (3, 90001))

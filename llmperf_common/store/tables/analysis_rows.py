@@ -1,7 +1,7 @@
 """Convert a kernel's memory analysis to columns of its row in ``kernels``, and back.
 
-Owns that conversion, so that all readers of a dataset (a run's summary, ``verify``, the trainer)
-evaluate extents only with ``llmperf_common/analysis.py``.
+Owns that conversion. So all readers of a dataset (a run's summary, ``verify``, the trainer)
+evaluate extents with ``llmperf_common/analysis.py``.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def analysis_from_row(row: Mapping[str, Any]) -> Analysis | None:
     """Return the analysis in a row of ``kernels``; None if the kernel was not analysed.
 
     Args:
-        row: has ``ANALYSIS_COLUMNS`` and perhaps ``INPUTS_COLUMN``; columns that its schema version
-            lacks may be missing or null.
+        row: a row with ``ANALYSIS_COLUMNS`` and perhaps ``INPUTS_COLUMN``. Columns that its schema
+            version lacks may be missing or null.
 
     Raises:
         ValueError: A rule is unknown.
@@ -102,7 +102,7 @@ def analysis_from_row(row: Mapping[str, Any]) -> Analysis | None:
 
 
 def extent_from_row(entry: Mapping[str, Any]) -> Extent:
-    """Return one entry of ``kernels.analysis`` as a record; null constants: no polynomial."""
+    """Return one entry of ``kernels.analysis`` as a record; a null constant means no polynomial."""
     constant, cap = entry.get("constant"), entry.get("cap_constant")
     return Extent(
         position=entry.get("position", 0),

@@ -1,7 +1,7 @@
 """Convert declared arguments to rows of ``kernels.args``, and back.
 
-With the configs of ``samples`` these rows say what each buffer held. How a buffer is filled:
-``workers/plan/inputs.py``.
+Together with the configs of ``samples`` these rows say what each buffer held.
+``workers/plan/inputs.py`` says how a buffer is filled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def arguments_from_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[Argument, ..
     """Return the arguments in ``kernels.args``; None for incomplete rows (schema version below 6).
 
     Raises:
-        ValueError: LLMPerf did not write a row.
+        ValueError: A row was not written by LLMPerf.
     """
     found = []
     for row in rows:

@@ -27,7 +27,8 @@ _MARKER = (
     "Remove this line to keep a text of your own. -->"
 )
 _TAG = "- LLMPerf"
-"""A tag in every card that has the marker: it distinguishes older cards from a user's own text."""
+"""A tag in every card that was written with the marker. A card without the marker is a user's own
+text if it has this tag; else an older release wrote it."""
 _log = logging.getLogger(__name__)
 _DESCRIPTION = (
     "Timed launches of OpenCL kernels: for each launch config (NDRange and every argument) the "
@@ -53,14 +54,14 @@ def write_card(
 ) -> tuple[str, ...]:
     """Write ``README.md`` and ``croissant.json`` of the dataset's current version.
 
-    A file of these names that llmperf did not write stays as it is.
+    A file with one of these names that LLMPerf did not write stays as it is.
 
     Args:
         fs: the dataset's folder.
         dataset: the dataset to describe.
         pretty_name: the card's title.
-        license_name: Hugging Face's identifier of the licence; None: none is stated, as the licence
-            of the kernels is unknown to us.
+        license_name: Hugging Face's identifier of the licence; None states no licence, because
+            LLMPerf does not know that of the kernels.
 
     Returns:
         The names of the files that stayed as they were.
@@ -83,7 +84,7 @@ def write_card(
 
 
 def update_card(fs: Filesystem) -> None:
-    """Write the card of the dataset in ``fs`` after a change; warn about files of the user's own.
+    """Write the card of the dataset in ``fs`` after a change; warn about files that the user wrote.
 
     Raises:
         ShardError: A shard is missing or damaged.
@@ -104,7 +105,10 @@ def _may_replace(fs: Filesystem, name: str) -> bool:
 
 
 def _is_unmarked_card(text: str) -> bool:
-    """Whether ``text`` is a card from before the marker; a card without its marker is not."""
+    """Whether ``text`` is a card from before the marker.
+
+    A later card from which the user removed the marker is not.
+    """
     if not text.startswith("---\npretty_name: "):
         return False
     head, _, body = text.partition("\n---\n")

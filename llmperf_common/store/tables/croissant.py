@@ -1,7 +1,7 @@
 """``croissant.json``: the dataset described for machines, after MLCommons Croissant 1.0.
 
 Owns the JSON-LD document: every shard of the manifest with its sha256, and one record set for each
-table. The text for people: ``card.py``.
+table. ``card.py`` writes the text for people.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _record_set(table: str) -> dict[str, Any]:
 
 
 def _is_list_of_lists(kind: pa.DataType) -> bool:
-    """Whether a column has nested lists: Croissant 1.0 allows one level, so it is left out."""
+    """Whether a column has nested lists, which Croissant 1.0 forbids, so that it is left out."""
     return bool(pa.types.is_list(kind) and pa.types.is_list(kind.value_type))
 
 
@@ -116,7 +116,8 @@ def _field(table: str, field: pa.Field) -> dict[str, Any]:
         found["repeated"] = True
         kind = kind.value_type
     if pa.types.is_struct(kind):
-        # Readers of Croissant 1.0 cannot read lists in structs (a polynomial's terms): left out.
+        # Leave out lists in structs (a polynomial's terms), which readers of Croissant 1.0 cannot
+        # read.
         flat = [member for member in kind if not pa.types.is_nested(member.type)]
         found["subField"] = [_member(table, field.name, member) for member in flat]
     else:

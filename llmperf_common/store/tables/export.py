@@ -39,7 +39,8 @@ class ExportFormat(StrEnum):
 def export(dataset: Dataset, out: Path, fmt: ExportFormat) -> list[Path]:
     """Write the dataset's three tables into the folder ``out`` and return the files' paths.
 
-    CSV fields are not escaped for spreadsheets: one beginning with ``=`` may count as a formula.
+    CSV fields are not escaped for spreadsheets: a field that begins with ``=`` may count as a
+    formula.
 
     Raises:
         OutputTaken: A file of that name exists, or ``out`` is not a folder.
@@ -80,7 +81,7 @@ def _write(dataset: Dataset, table: str, path: Path, fmt: ExportFormat) -> None:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; afterwards link its file to ``path``, unless that exists by then."""
+    """Yield a temporary path; then link its file to ``path``, unless ``path`` exists by then."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
     try:
         yield temporary

@@ -1,6 +1,6 @@
 """Read launch configs back from rows of ``samples``, to count or trace a stored launch again.
 
-The columns are those of the configs that ``rows.py`` writes.
+The columns are those that ``rows.py`` writes for a config.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.records import ArgumentKind, LaunchArgument, LaunchConfig, Strategy
 
 LAUNCH_COLUMNS = ("global_size", "local_size", "args", "seed")
-"""The columns of ``samples`` that ``launch_from_row`` reads; ``sample_id`` as well, if given."""
+"""The columns of ``samples`` that ``launch_from_row`` reads. It also reads ``sample_id``, if
+given."""
 
 
 def launch_from_row(row: Mapping[str, Any]) -> LaunchConfig:
     """Return the launch config of a row of ``samples``.
 
-    The regime and the strategies that chose the config are not restored: they say nothing about
-    what a launch executes.
+    The regime and the strategies that chose the config are not restored, because they say nothing
+    about what a launch executes.
 
     Raises:
         TypeError: A size, or the arguments, are null.
-        ValueError: LLMPerf did not write the row: it has an unknown kind of argument or contents.
+        ValueError: The row has an unknown kind of argument or contents, so LLMPerf did not write
+            it.
     """
     return LaunchConfig(
         sample_id=row.get("sample_id") or "",

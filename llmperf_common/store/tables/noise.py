@@ -1,6 +1,7 @@
-"""Judge from a run's rows and shards whether its machine was quiet.
+"""Judge from a run's rows and shards whether other load disturbed its machine.
 
-Owns the two measures, their limits, and the warning. All rows are kept, whatever the result.
+Owns the two measures, their limits, and the warning. All rows are kept, even from a disturbed
+machine.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from llmperf_common.records import SentinelReading
 
 NOISE_COLUMNS = ("status", "median_ns", "iqr_ns")
 JUDGED_FROM_NS, JUDGED_TO_NS = 100_000.0, 5_000_000.0
-"""Shorter launches vary by the host's microseconds; longer ones have too few readings for IQRs."""
+"""Range of medians in ns that are judged. Shorter launches vary by the host's microseconds; longer
+launches have too few readings for an IQR."""
 MAX_RELATIVE_IQR = 0.03
 """Limit for the median over rows of IQR / median. A quiet H200 has 0.005 at 0.1 to 1 ms
 (docs/explanation/measurement.md), two shared cores have 0.04 to 0.26."""
 MAX_SENTINEL_DRIFT = 0.25
-"""Limit for p90 / p10 - 1 of one device's sentinel readings; a cluster drains a GPU at the same
+"""Limit for p90 / p10 - 1 of one device's sentinel readings. A cluster run drains a GPU at the same
 share."""
 _FEWEST_ROWS = 20
 _FEWEST_READINGS = 5
@@ -36,9 +38,9 @@ class Noise:
     """How much the times of a run vary; None where there are too few rows or readings.
 
     Attributes:
-        num_rows: ok rows of 0.1 to 5 ms.
+        num_rows: number of ok rows of 0.1 to 5 ms.
         relative_iqr: the rows' median of interquartile range / median; 0.03 is 3 %.
-        num_readings: sentinel readings of the device with the largest drift.
+        num_readings: number of sentinel readings of the device with the largest drift.
         sentinel_drift: that device's p90 / p10 - 1; 0.25 is 25 %.
     """
 
@@ -94,8 +96,8 @@ def noise_of(ratios: Floats, sentinel: Sequence[SentinelReading]) -> Noise:
     """Return the noise of a run.
 
     Args:
-        ratios: ``relative_iqrs`` of all its rows.
-        sentinel: its sentinel readings, of all devices.
+        ratios: ``relative_iqrs`` of all rows of the run.
+        sentinel: the sentinel readings of all devices of the run.
 
     >>> noise_of(np.full(30, 0.1, np.float32), ()).relative_iqr
     0.1

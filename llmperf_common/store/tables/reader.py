@@ -138,7 +138,7 @@ class Dataset:
         return sum(entry.tasks for entry in self.shards("kernels"))
 
     def status_counts(self) -> dict[str, int]:
-        """Return the number of samples of each status ("ok" or a failure code), most first."""
+        """Return the number of samples by status ("ok" or a failure code), the largest first."""
         counts: Counter[str] = Counter()
         for table in self.iter_samples(["status"]):
             counts.update(value_counts(table.column("status")))
@@ -178,7 +178,8 @@ class Dataset:
 def open_dataset(where: Location | Filesystem) -> Dataset:
     """Open the current version of the dataset in a folder or at ``s3://bucket/prefix``.
 
-    What a running collector publishes later is not visible: open the dataset again for that.
+    Versions that a running collector publishes later are not visible: open the dataset again to see
+    them.
 
     Raises:
         StoreError: There is no dataset, or its ``run.json`` or manifest is damaged.
@@ -215,7 +216,7 @@ def project(table: str, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def _samples_of_kernel(dataset: Dataset, name: str, columns: Sequence[str]) -> pa.Table:
-    """Return ``columns`` of the ok samples of the kernels called ``name``: see ``of_kernel``."""
+    """Return ``columns`` of the ok samples of the kernels called ``name``, for ``of_kernel``."""
     kernels = dataset.kernels(["name", "kernel_id"])
     names = kernels.column("name").to_pylist()
     if name not in names:

@@ -32,7 +32,8 @@ from llmperf_common.store.tables.argument_rows import argument_rows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FEWEST_FOR_IQR = 4
-"""Readings needed for quartiles: of fewer, quartiles only interpolate between the extremes."""
+"""Minimum number of readings for quartiles. With fewer, quartiles only interpolate between the
+extremes."""
 _CHECKS = tuple(field.name for field in dataclasses.fields(Checks))
 
 

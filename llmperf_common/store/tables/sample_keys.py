@@ -1,7 +1,7 @@
 """Sample ids as numbers, to find repeats among millions of rows without keeping their texts.
 
-Owns the exact 10-byte form of an id column, and the search in it: which ids occur twice, and which
-row of each id is kept.
+Owns the exact 10-byte form of the ids in a column, and the search among them: which ids occur
+twice, and which row of each id is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ assert _RECORD.itemsize == ID_HEX_DIGITS // 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdKeys:
-    """A column of ids: ``high`` holds the first 16 hex digits of each, ``low`` the last 4."""
+    """A column of ids: ``high`` holds the first 16 hex digits of each id, ``low`` the last 4."""
 
     high: npt.NDArray[np.uint64]
     low: npt.NDArray[np.uint16]
@@ -59,7 +59,7 @@ def join_keys(parts: Sequence[IdKeys]) -> IdKeys:
 
 
 def first_of_each(keys: IdKeys, rank: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Return which rows are kept: of each id the one of lowest ``rank``, then the earliest.
+    """Return which rows are kept: of each id the row of lowest ``rank``, among equals the first.
 
     >>> keys = id_keys(pa.chunked_array([["0" * 20, "1" * 20, "0" * 20, "1" * 20]]))
     >>> first_of_each(keys, np.array([1, 0, 0, 0])).tolist()

@@ -37,7 +37,7 @@ class ShardError(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a shard states about itself: enough to rebuild a lost ledger from shards alone.
+    """What a shard states about itself, which suffices to rebuild a lost ledger from shards alone.
 
     ``tasks`` pairs each task id with the fencing token under which it was written.
     """
@@ -97,9 +97,9 @@ def encode_results(
     Args:
         stem: unique name without folder and ending.
         results: the tasks' results.
-        tokens: their fencing tokens, in the same order.
-        plan_hash: of the run.
-        epoch: of the ledger that granted the tokens.
+        tokens: fencing tokens of these tasks, in the same order.
+        plan_hash: plan hash of the run.
+        epoch: epoch of the ledger that granted the tokens.
     """
     footer = Footer(
         plan_hash=plan_hash,
@@ -147,7 +147,7 @@ def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
         check_memory(pa.py_buffer(data))
         table = pq.read_table(pa.BufferReader(data))
         footer = _parse_footer((table.schema.metadata or {})[_FOOTER_KEY])
-        # Arrow decodes a column's name only on access: damaged names are found here.
+        # Arrow decodes a column's name only on access, so damaged names are found here.
         kind = name.split("/", 1)[0]
         problems = missing_or_changed_columns(kind, table.schema)
         problems += columns_without_values(kind, table)
@@ -181,14 +181,14 @@ def _parse_footer(raw: bytes) -> Footer:
 
 
 Encoder = Callable[..., tuple[ShardFile, ShardFile]]
-"""The type of ``encode_results``; the simulator passes a version that caches."""
+"""The type of ``encode_results``; the simulator of crashes passes a version that caches."""
 
 
 def write_shard(fs: Filesystem, shard: ShardFile) -> ShardEntry:
     """Create the shard durably and read it back.
 
     Raises:
-        StoreError: The name exists with other bytes, or the bytes read back differ.
+        StoreError: A file of this name has other bytes, or the bytes read back differ.
     """
     fs.put_if_absent(shard.name, shard.data)
     if fs.read_bytes(shard.name) != shard.data:

@@ -1,7 +1,7 @@
 """Statistics of a dataset: its contents in numbers that fit on one page.
 
-Owns the numbers of ``llmperf dataset stats``, not their printing. Streams a few columns; judges
-nothing.
+Owns the numbers of ``llmperf dataset stats``, but not their printing. Streams a few columns, and
+checks nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from llmperf_common.store.tables.reader import Dataset, value_counts
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 SHORT_LAUNCH_NS = 10_000.0
-"""Nanoseconds: below this, the launch itself is a large part of the time. The share of such rows is
-reported."""
+"""Nanoseconds. The launch itself takes a large part of a shorter time. The statistics report the
+share of rows with shorter times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,25 +31,27 @@ class DatasetStats:
     """Counts and shares; ``dataclasses.asdict`` of it is JSON.
 
     Attributes:
-        version: of the manifest.
-        num_samples: rows, good and failed.
+        version: version of the manifest.
+        num_samples: number of rows, ok and failed.
         by_status: rows of each status, "ok" among them.
-        by_regime: rows of each regime; those without NDRange have none.
+        by_regime: rows of each regime; rows without an NDRange have no regime.
         by_strategy: rows of each ``input_strategy``.
         by_device_class: rows of each device class.
         by_suite: rows of each suite.
-        by_activity: tasks by ``kernels.activity``, without those where it is null.
-        num_kernels: different kernels; one on two device classes counts once.
-        num_families: different kernel families.
-        num_devices: devices on record.
-        median_ns_percentiles: of the ok rows' medians, by percentile ("50"); empty without ok rows.
+        by_activity: tasks by ``kernels.activity``, without tasks where it is null.
+        num_kernels: number of different kernels; a kernel on two device classes counts once.
+        num_families: number of different kernel families.
+        num_devices: number of devices in the table ``devices``.
+        median_ns_percentiles: percentiles of the ok rows' medians, by number ("50"); empty without
+            ok rows.
         ok_by_decade: ok rows by the power of ten of ``median_ns`` ("4": 10 to 100 µs).
         short_share: ok rows with a median below 10 µs; None without ok rows.
-        censored_share: ``over_time_budget`` rows / (these and ok rows); None without either.
+        censored_share: ``over_time_budget`` rows ÷ (``over_time_budget`` + ok rows); None if there
+            are no such rows.
         censored_share_by_regime: the same within each regime.
-        num_planned_tasks: tasks of the plan.
-        num_done_tasks: tasks with a committed result.
-        num_pending_tasks: the rest.
+        num_planned_tasks: number of tasks of the plan.
+        num_done_tasks: number of tasks with a committed result.
+        num_pending_tasks: number of tasks without a committed result.
     """
 
     version: int

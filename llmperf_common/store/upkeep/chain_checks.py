@@ -29,7 +29,7 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
         try:
             manifest = read_manifest(fs, version)
         except FileNotFoundError:
-            continue  # its publisher has not kept it
+            continue  # the publisher did not keep this version
         except StoreError as error:
             problems.append(_problem(name, str(error)))
             continue
@@ -50,12 +50,12 @@ def missing_versions(versions: Sequence[int], last: Manifest) -> list[int]:
     """Return the missing versions between the first present version and ``last``.
 
     A publisher removes most earlier versions and lists those that it keeps. Versions before the
-    first present one may have been removed since, with all before them.
+    first present version may have been removed since.
     """
     if last.published_s:
-        # Each version is made from the one before it, and keeps that one for a while.
+        # Each version is made from the version before it, which is kept for a while.
         expected = {last.version - 1, *(version for version, _ in last.earlier)}
-    else:  # from before versions were removed; a gap may be two billion long: report its ends
+    else:  # from before LLMPerf removed versions; a gap may be two billion long: report its ends
         gaps = [(one, two) for one, two in pairwise(versions) if two > one + 1]
         expected = {end for one, two in gaps for end in (one + 1, two - 1)}
     return sorted(version for version in expected - set(versions) if version > versions[0])
@@ -77,7 +77,7 @@ def breaks(before: Manifest, after: Manifest) -> list[str]:
     changed = [
         e.name
         for e in before.shards
-        if now.get(e.name, e) != e and e.name not in after.dropped  # a device, measured again
+        if now.get(e.name, e) != e and e.name not in after.dropped  # a device may be measured again
     ]
     if changed:
         found.append(naming(changed, "listed with other rows, bytes or sha256", "shard"))

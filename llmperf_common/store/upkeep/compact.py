@@ -1,14 +1,15 @@
 """Compaction: join many small pairs of shards into few larger ones, without changing a row.
 
 Owns which pairs are joined, the order of steps, and when replaced shards may be removed. A run
-commits every few seconds, so a long run leaves thousands of pairs, and readers open each of them.
+commits every few seconds, so a long run leaves thousands of pairs, and readers open each pair.
 
 Under the exclusive run lock: write the new pairs; publish one manifest that lists them and names
 the shards they replace (``replaces``); write the card; remove shards replaced long ago. Only the
-manifest counts: a process that dies before it leaves orphans, one that dies after it has compacted.
-Pairs of different epochs are not joined, because a footer names one epoch and a rebuild ranks tasks
-by (epoch, token). The ledger has no part in this: it knows which tasks are done, and its names of
-shards are used only until they are published.
+manifest counts: a process that dies before publishing the manifest leaves orphans; if it dies
+later, the compaction is done. Pairs of different epochs are not joined, because a footer names one
+epoch and a rebuild ranks tasks by (epoch, token). The ledger need not know of a compaction: it
+knows which tasks are done, and the names of shards in the ledger are used only until the shards are
+published.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ from llmperf_common.store.upkeep.sweep import (
 )
 
 KEPT_FOR = timedelta(hours=24)
-"""Time in which a reader of an earlier version must finish."""
+"""Time for which replaced shards are kept. A reader of an earlier version must finish within this
+time."""
 _STEM = re.compile(r"\w+/compact-([0-9]{8}T[0-9]{6})-[0-9a-f]+\.parquet")
 _SMALL_SHARE = 0.5
 """Share of the target size above which a pair stays as it is: joining it gains little."""
@@ -55,10 +57,10 @@ _SMALL_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionTarget:
-    """The largest compacted pair of shards; one pair is held in memory, uncompressed.
+    """The largest size of a compacted pair of shards; one pair is held in memory, uncompressed.
 
     Attributes:
-        rows: rows of samples.
+        rows: number of rows of samples.
         size_mib: MiB of both files before compaction.
     """
 
@@ -76,10 +78,11 @@ class CompactionReport:
     """What a compaction did.
 
     Attributes:
-        version: of the manifest that is now current.
-        num_pairs_before: pairs of shards that were listed before.
-        num_pairs: pairs that are listed now.
-        removed: shards replaced long ago, or left by a compaction that died.
+        version: version of the manifest that is now current.
+        num_pairs_before: number of pairs of shards that were listed before.
+        num_pairs: number of pairs that are listed now.
+        removed: shards that were removed, because they were replaced long ago or a compaction that
+            died left them.
         waiting: replaced shards that are kept for their readers.
     """
 
@@ -150,7 +153,10 @@ def replaced_at(name: str) -> datetime | None:
 
 
 def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datetime) -> Manifest:
-    """Write compacted pairs and publish their manifest; return the current one if none is small."""
+    """Write compacted pairs and publish their manifest.
+
+    Return this manifest, or the current manifest if there are no small pairs to join.
+    """
     fs = dataset.fs
     replaced: dict[ShardEntry, list[str]] = {}
     for group in _groups(_pairs(dataset), target):
@@ -184,7 +190,10 @@ def _pairs(dataset: Dataset) -> Iterator[_Pair]:
 
 
 def _groups(pairs: Iterator[_Pair], target: CompactionTarget) -> list[list[_Pair]]:
-    """Return the groups of pairs to join: of one epoch, in order of publication, up to a target."""
+    """Return the groups of pairs to join.
+
+    The pairs of a group have one epoch, are in order of publication, and do not exceed the target.
+    """
     max_bytes = target.size_mib << 20
     open_: dict[int, list[_Pair]] = {}
     full: list[list[_Pair]] = []
@@ -206,7 +215,7 @@ def _groups(pairs: Iterator[_Pair], target: CompactionTarget) -> list[list[_Pair
 
 
 def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> ShardFile:
-    """Return one shard with the rows of a table of all pairs, sorted by task, else in order."""
+    """Return one shard with the rows of all pairs in a table, sorted by task, stably."""
     schema = KERNELS if table == "kernels" else SAMPLES
     parts: list[pa.Table] = []
     footers: list[Footer] = []
@@ -231,7 +240,7 @@ def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> 
 
 
 def _left_by_the_dead(fs: Filesystem, manifest: Manifest) -> list[str]:
-    """Return the shards of a compaction that died before its manifest, known by their names."""
+    """Return the shards of compactions that died before publishing, known by their names."""
     return [
         name
         for name in unlisted_shards(fs, manifest)
@@ -251,10 +260,10 @@ def _due(fs: Filesystem, manifest: Manifest, moment: datetime) -> list[str]:
 
 
 def _age(fs: Filesystem, manifest: Manifest, due: Sequence[str]) -> Manifest:
-    """Publish unchanged versions until the last three list none of ``due``; return the current one.
+    """Publish unchanged versions until the last three list no shard of ``due``; return the last.
 
-    The shards of the last three versions are kept, and no other process publishes versions in a
-    finished dataset.
+    Shards that one of the last three versions lists are kept, and in a finished dataset no other
+    process publishes further versions.
     """
     for _ in range(MANIFESTS_KEPT_WHOLE):
         if not due or recently_listed(fs).isdisjoint(due):

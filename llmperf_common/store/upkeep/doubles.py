@@ -1,8 +1,8 @@
 """Choose between the pairs of shards when a manifest binds a task twice.
 
-Owns that choice, by the rule of a rebuild: bindings of a manifest are final, so the pair that was
-listed first stays. Between pairs of one version, the highest (epoch, token) stays, then the lowest
-sha256. Only whole pairs are dropped: the other tasks of a dropped pair are done again.
+Owns that choice. It follows the rule of a rebuild: bindings of a manifest are final, so the pair
+that was listed first stays. Between pairs of one version, the highest (epoch, token) stays, then
+the lowest sha256. Only whole pairs are dropped: the other tasks of a dropped pair are done again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class BoundPair:
     """A sound pair of shards that the current manifest lists.
 
     Attributes:
-        stem: their file name in both tables.
+        stem: file name of both shards, without folder and ending.
         names: the names of the two shards.
-        sha256: of the kernels shard.
-        epoch: the epoch in its footer.
+        sha256: SHA-256 of the kernels shard.
+        epoch: epoch in the footer of the kernels shard.
         tokens: task ids, with the fencing tokens under which they were written.
     """
 
@@ -62,7 +62,7 @@ def doubled(fs: Filesystem, pairs: Sequence[BoundPair]) -> list[tuple[BoundPair,
 
 
 def _tasks_bound_twice(pairs: Sequence[BoundPair]) -> frozenset[str]:
-    """Return the ids that occur more than once; holds 8 bytes for each task until one does."""
+    """Return the ids that occur more than once; needs 8 bytes per task if no id does."""
     heads = np.fromiter(
         (int(task[:_HEAD_DIGITS], 16) for pair in pairs for task, _ in pair.tokens), np.uint64
     )

@@ -1,8 +1,9 @@
 """Merge datasets: several runs, of one plan or several, become one new dataset.
 
-Owns which rows are kept, and the merged ``run.json``. Of rows with equal sample ids, an ok row
-comes before a failed one, then the earlier source. A task is kept once, and its kernels row as long
-as it has a sample. Devices: ``merge_devices.py``. Memory: the largest shard, and 30 bytes a sample.
+Owns which rows are kept, and the merged ``run.json``. Of rows with equal sample ids, an ok row is
+preferred to a failed row, then a row of an earlier source. A task is kept once, with its kernels
+row, as long as it has a sample. ``merge_devices.py`` merges devices. A merge needs memory for the
+largest shard, and 30 bytes per sample.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from llmperf_common.store.tables.shard import (
 from llmperf_common.store.upkeep.merge_devices import PeakDifference, merge_devices
 
 AssignFamilies = Callable[[Sequence[tuple[str, str, str]]], Mapping[str, str]]
-"""Takes (kernel_id, source, name) of all kernels, returns the family of each kernel id."""
+"""A function that takes (kernel_id, source, name) of all kernels and returns the family of each
+kernel id."""
 
 _EPOCH = 1
 Bools = npt.NDArray[np.bool_]
@@ -54,7 +56,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeReport:
-    """What a merge did; dropped samples and tasks are those that another source also has."""
+    """What a merge did. Samples and tasks are dropped if another source also has them."""
 
     plan_hash: str
     num_samples: int
@@ -76,13 +78,13 @@ class _Pair:
 
 @dataclass(slots=True, kw_only=True)
 class _Choice:
-    """The kept ``rows`` of each pair, and the pairs of each task; the first has its kernels row."""
+    """The kept ``rows`` of each pair, and each task's pairs; the first has the kernels row."""
 
     rows: list[Bools] = field(default_factory=list)
     pairs_of_task: dict[str, list[int]] = field(default_factory=dict)
 
     def tasks_by_first_pair(self) -> dict[int, list[str]]:
-        """Return for each pair the tasks whose kernels row comes from it."""
+        """Return for each pair the tasks whose kernels row comes from that pair."""
         found: dict[int, list[str]] = {}
         for task, pairs in self.pairs_of_task.items():
             found.setdefault(pairs[0], []).append(task)
@@ -100,9 +102,11 @@ def merge(
         assign_families: recomputes ``family_id`` over the union (``families.assign_families``).
 
     Raises:
-        ForeignRunError: ``out`` is not empty, and does not hold an unfinished merge of the same.
+        ForeignRunError: ``out`` is not empty, and does not hold an unfinished merge of the same
+            sources.
         CollectingError: Another process is at work on ``out``.
-        StoreError: A source cannot be read, or has another harness version.
+        StoreError: A source cannot be read, or has another harness version (version of the
+            measuring code).
     """
     datasets = [open_dataset(path) for path in sources]
     _check_harness(sources, datasets)
@@ -151,7 +155,7 @@ def _begun(fs: Filesystem, out: Location) -> RunRecord | None:
     if {*fs.names(), *fs.folders()} == {RUN_LOCK}:
         return None
     run = None
-    with contextlib.suppress(StoreError):  # a run.json of something else
+    with contextlib.suppress(StoreError):  # the run.json does not belong to a dataset
         run = read_run(fs)
     if run is None or not run.merged_from or manifest_versions(fs):
         raise ForeignRunError(f"{out} is not empty: choose a new or empty folder to merge into")
@@ -159,7 +163,7 @@ def _begun(fs: Filesystem, out: Location) -> RunRecord | None:
 
 
 def _check_same(begun: RunRecord, run: RunRecord, out: Location) -> None:
-    """Raise ForeignRunError unless both merges are the same, which makes equal shards."""
+    """Raise ForeignRunError unless both merges are the same, and so write equal shards."""
     if replace(begun, created_at="") != replace(run, created_at=""):
         raise _other_merge(out)
 
@@ -252,7 +256,7 @@ def _choose(pairs: Sequence[_Pair]) -> _Choice:
 def _drop_superseded(
     rows: Sequence[Bools], task_ids: Sequence[pa.DictionaryArray], is_empty: Sequence[Bools]
 ) -> None:
-    """Drop a task's row without a config if another source has rows with configs."""
+    """Drop a task's row without a launch config if another source has rows with launch configs."""
     got_further: set[str] = set()
     for kept, tasks, empty in zip(rows, task_ids, is_empty, strict=True):
         got_further.update(tasks.filter(pa.array(kept & ~empty)).unique().to_pylist())
@@ -265,7 +269,8 @@ def _drop_superseded(
 def _families(datasets: Sequence[Dataset], assign_families: AssignFamilies) -> dict[str, str]:
     """Return the family of every kernel id, over the union of all sources.
 
-    A kernel without source cannot be compared: it stays with its old family, wherever that is now.
+    A kernel without source cannot be compared: it stays in its old family, or in the family that
+    this was merged into.
     """
     known: dict[str, tuple[str, str, str]] = {}
     unknown: dict[str, str] = {}

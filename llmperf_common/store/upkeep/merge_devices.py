@@ -1,7 +1,8 @@
 """Choose the record of a device for a merged dataset when several sources have one.
 
-Owns the choice: the first source's record with the best of each peak. A peak is what the device can
-reach at best; a measurement on a busy machine gives less, never more. Samples: ``merge.py``.
+Owns the choice: the first source's record, with the best value of each peak. A peak is what the
+device can reach at best; a measurement on a busy machine gives less, never more. ``merge.py``
+merges samples.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from llmperf_common.store.files.names import checked_id
 from llmperf_common.store.tables.reader import Dataset
 
 PEAK_TOLERANCE = 0.10
-"""Share of the best peak by which sources may differ before it is reported: quiet starts differ by
-1 to 5 %."""
+"""Share of the best peak by which sources may differ without a report. Measurements on quiet
+machines differ by 1 to 5 %."""
 
 _SPREAD_OF_PEAK = {
     "peak_dram_gbps": "peak_dram_spread",

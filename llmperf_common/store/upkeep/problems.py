@@ -1,6 +1,6 @@
 """The problems of a dataset as values: verification collects all of them.
 
-Owns the kinds, and how many rows one problem names.
+Owns the kinds of problems, and how many rows one problem names.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ class ProblemKind(StrEnum):
     RUN = "run"
     """``run.json`` is missing or damaged."""
     MANIFEST = "manifest"
-    """A manifest is missing, damaged, of another plan, or breaks the chain from its predecessor."""
+    """A manifest is missing, damaged, of another plan, or does not follow from the version before
+    it."""
     MISSING = "missing"
     """A listed shard does not exist."""
     BYTES = "bytes"
-    """A shard's length or sha256 is not the manifest's."""
+    """A shard's length or sha256 is not the one in the manifest."""
     DAMAGED = "damaged"
     """A shard does not decode, or lacks a column."""
     FOOTER = "footer"

@@ -22,7 +22,7 @@ from llmperf_common.store.tables.shard import ShardError, decode, read_footer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A verified pair of shards that no manifest lists; it may have been committed or not."""
+    """A verified pair of shards that no manifest lists; the pair may have been committed or not."""
 
     stem: str
     epoch: int
@@ -35,13 +35,14 @@ class Candidate:
 def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[Candidate]:
     """Choose the pairs to adopt: whole pairs, no task twice, no committed pair left out.
 
-    A committed pair holds the highest token of each of its tasks. So a pair outranked in any task
-    was never committed, and is excluded first. The rest can only overlap if one holder wrote
-    the same tasks twice: a refused pair, and its smaller successor, which is the later one.
+    A committed pair holds the highest token of each of its tasks. So a pair with a lower token in
+    any task was never committed, and is excluded first. The other pairs can only overlap if one
+    holder wrote the same tasks twice: a pair whose commit was refused, and then a smaller pair,
+    which is preferred.
 
     Args:
         candidates: verified pairs of this plan.
-        bound: task ids that a published manifest binds already.
+        bound: ids of tasks that a published manifest already binds to a shard.
     """
     open_ = [c for c in candidates if not any(task in bound for task, _ in c.tokens)]
     best: dict[str, tuple[int, int]] = {}
@@ -63,11 +64,11 @@ def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[C
 def tasks_by_shard(
     fs: Filesystem, manifest: Manifest, *, but: Collection[str] = ()
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield name and task ids of each kernels shard of ``manifest``; one shard is in memory.
+    """Yield the name and task ids of each kernels shard of ``manifest``; one shard is in memory.
 
     Args:
         fs: the dataset.
-        manifest: its current version.
+        manifest: the current version.
         but: shards to leave out.
 
     Raises:
@@ -95,12 +96,12 @@ def rebuild_manifest(
     note: Callable[[str, Sequence[str]], None] = lambda name, tasks: None,
     drop: Collection[str] = (),
 ) -> Manifest | StaleEpoch:
-    """Publish a manifest of ``epoch`` that lists the current version's and all adopted shards.
+    """Publish a manifest of ``epoch`` with the current version's shards and all adopted ones.
 
-    After that, publishers of older epochs are refused. ``note`` receives name and tasks of each
-    kernels shard listed before, so that the caller need not read them again. ``drop``: listed
-    shards that the new version leaves out. ``StaleEpoch``: a newer epoch's rebuild was first (or
-    the folder ``epochs`` has lost entries).
+    After that, publishers of older epochs are refused. ``note`` receives the name and the tasks of
+    each kernels shard that was listed before, so that the caller need not read these shards again.
+    ``drop`` holds listed shards that the new version leaves out. ``StaleEpoch`` is returned if the
+    rebuild of a newer epoch published first (or the folder ``epochs`` has lost entries).
     """
     while True:
         base = latest_manifest(fs) or Manifest(version=0, plan_hash=plan_hash, epoch=0)
@@ -115,7 +116,8 @@ def rebuild_manifest(
             )
         candidates = list(find_candidates(fs, base, plan_hash))
         claimed = {task for candidate in candidates for task, _ in candidate.tokens}
-        # Reads every listed shard even without candidates: damage is reported before we publish.
+        # Read every listed shard, even without candidates, so that damage is reported before we
+        # publish.
         bound = {task for _, tasks in tasks_by_shard(fs, base) for task in tasks if task in claimed}
         adopted = arbitrate(candidates, bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]
@@ -140,7 +142,7 @@ def find_candidates(fs: Filesystem, base: Manifest, plan_hash: str) -> Iterator[
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file name can be a shard's; those of temporary files cannot."""
+    """Whether a file name can be the name of a shard; names of temporary files cannot."""
     return name.endswith(".parquet") and not name.startswith((TEMPORARY_PREFIX, "."))
 
 
@@ -154,7 +156,7 @@ def _read_candidate(fs: Filesystem, name: str, plan_hash: str) -> Candidate | No
             table, footer = decode(data, full_name)
         except (ShardError, FileNotFoundError):
             return (
-                None  # cut short or swept: never committed, as a commit re-reads its shards first
+                None  # cut short or swept, so never committed: a commit re-reads its shards first
             )
         footers.append(footer)
         entries.append(ShardEntry.of(full_name, data, rows=table.num_rows, tasks=len(footer.tasks)))

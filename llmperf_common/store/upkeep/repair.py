@@ -1,13 +1,13 @@
 """Repair a dataset that something else has damaged, at the price of measuring some tasks again.
 
-Owns what is dropped and the order of steps. Dropped are pairs of which one shard is missing or does
-not match the manifest's hash, such devices, and the later ones of pairs that share a task. Their
-files go to ``trash/``; nothing is deleted.
+Owns what is dropped and the order of steps. A pair is dropped if one of its shards is missing or
+does not match the manifest's hash, and so is such a device. Of pairs that share a task, all but the
+one that was listed first are dropped. Files of dropped shards go to ``trash/``; nothing is deleted.
 
 Under the exclusive run lock: take the next epoch, so that older ledgers can no longer be used or
-publish and the next collector rebuilds one from the shards; move the files; publish one manifest
-that lists the rest and names the dropped shards. If a repair dies before its manifest, these files
-are missing, and the next repair finds that.
+publish, and the next collector rebuilds a ledger from the shards; move the files; publish one
+manifest that lists the other shards and names the dropped ones. If a repair dies before it
+publishes, the next repair finds that the moved files are missing.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class RepairReport:
     """What a repair did, or would do.
 
     Attributes:
-        version: of the manifest that is now current.
+        version: version of the manifest that is now current.
         dropped: shards that are no longer listed.
-        num_freed_tasks: tasks that the next ``collect`` does again.
-        num_tasks: tasks that have results.
-            before an older damaged or missing one.
-            an older damaged or missing one.
+        num_freed_tasks: number of tasks that the next ``collect`` does again.
+        num_tasks: number of tasks that have results.
+        manifests: files for the trash: newer damaged manifests, all manifests up to an older
+            damaged or missing one, and damaged segments.
         is_dry_run: whether nothing was changed.
     """
 
@@ -74,11 +74,11 @@ class RepairReport:
 
 
 def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairReport:
-    """Drop what is damaged or doubled from the dataset at ``where``; leave a sound one unchanged.
+    """Drop damaged and doubled shards from the dataset at ``where``; keep a sound one unchanged.
 
     Args:
         where: the dataset.
-        is_dry_run: only report, without taking the lock.
+        is_dry_run: whether to report only, without taking the lock.
 
     Raises:
         CollectingError: Collectors are at work on the dataset.
@@ -113,9 +113,9 @@ class _Seen:
     """What is wrong with a dataset.
 
     Attributes:
-        manifest: the highest that can be read.
+        manifest: the highest version that can be read.
         above: damaged manifests that are newer.
-        below: all manifests up to an older damaged or missing one.
+        below: all manifests up to the newest older version that is damaged or missing.
         segments: damaged segments.
         dropped: shards to drop.
         is_unfinished: an epoch was taken by a process that died before it published: shards may not
@@ -145,7 +145,7 @@ class _Seen:
 
 
 def _look(fs: Filesystem, run: RunRecord) -> _Seen:
-    """Check all manifests, and the shards of the highest that can be read."""
+    """Check all manifests, and the shards of the highest version that can be read."""
     versions = manifest_versions(fs)
     manifest: Manifest | None = None
     above: list[int] = []
@@ -186,8 +186,9 @@ def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
     _set_aside(fs, [*sorted(names), *seen.above, *seen.segments])
     if not seen.above and not seen.is_unfinished:
         return _put(fs, seen.manifest.without(names, epoch=epoch))
-    # Shards that only a damaged manifest listed are found by their footers, as after the loss of a
-    # ledger. One version does it all: a repair that dies before leaves an epoch without a version.
+    # Shards that only a damaged manifest listed are found through their footers, as after the loss
+    # of a ledger. One version makes all changes. A repair that dies before it publishes leaves an
+    # epoch without a version.
     rebuilt = rebuild_manifest(fs, plan_hash=run.plan_hash, epoch=epoch, drop=names)
     if isinstance(rebuilt, StaleEpoch):
         raise StoreError(f"{fs.describe()} was changed meanwhile: run the same command again")

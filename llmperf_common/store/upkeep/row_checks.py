@@ -1,7 +1,7 @@
 """Check the rows of one shard: ids, statuses, times and references.
 
-Owns the rules within a samples or kernels shard, by column (400,000 rows take a few seconds). Rules
-between shards: ``verify.py``.
+Owns the rules that hold within a samples shard or a kernels shard. The checks work column by
+column: 400,000 rows take a few seconds. ``verify.py`` owns the rules between shards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 _STATUSES = [OK_STATUS, *(code.value for code in FailureCode)]
 _TIME_COLUMNS = ("time_ns", "median_ns", "min_ns", "iqr_ns", "mean_ns", "first_ns", "cold_ns")
 _STATISTIC_TOLERANCE = 1e-9
-"""Relative difference: two correct sums of the same readings differ by less than this."""
+"""Maximum relative difference. Two correct sums of the same readings differ by less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,10 @@ class Surroundings:
     """The tasks, devices and version that the samples of one shard may refer to.
 
     Attributes:
-        tasks: task id to (kernel id, device class), from the kernels shard of the same name; None
+        tasks: (kernel id, device class) by task id, from the kernels shard of the same name; None
             if unknown.
-        devices: device id to device class; None if unknown.
-        harness_version: the run's; None if unknown.
+        devices: device class by device id; None if unknown.
+        harness_version: version of the measuring code in the run's record; None if unknown.
     """
 
     tasks: Mapping[str, tuple[str, str]] | None
@@ -48,8 +48,8 @@ class Surroundings:
 def check_kernels(table: pa.Table, name: str, plan_hashes: Collection[str]) -> list[Problem]:
     """Check every row of a kernels shard: its task id, kernel id and source hash.
 
-    A kernel keeps the id it came with if its source is null (not published) or empty (it could not
-    be decoded, and the id is that of the raw bytes).
+    A kernel's id is not checked if its source is null (not published) or empty (it could not be
+    decoded, and the id is that of the raw bytes).
     """
     bad_task, bad_kernel, bad_source = [], [], []
     columns = ["task_id", "kernel_id", "device_class", "name", "source", "source_sha256", "build"]
@@ -143,7 +143,7 @@ def _times(table: pa.Table) -> list[_Finding]:
 
 
 def _statistics(table: pa.Table) -> list[_Finding]:
-    """Check that median, minimum, mean and interquartile range are those of ``time_ns``."""
+    """Check that median, minimum, mean and interquartile range follow from ``time_ns``."""
     lengths = np.where(_is_ok(table), _lengths(table, "time_ns"), 0)
     _, readings = _flat(table, "time_ns")
     all_lengths = _lengths(table, "time_ns")
@@ -170,7 +170,7 @@ def _statistics(table: pa.Table) -> list[_Finding]:
 
 
 def _works(table: pa.Table) -> list[_Finding]:
-    """Check that counts are finite and not negative, and that counted rows have no reason."""
+    """Check that counts are finite and not negative, and that rows with counts have no reason."""
     works = _array(table, "work")
     counted = _mask(pc.is_valid(table.column("work")))
     wrong = np.zeros(len(table), np.bool_)
@@ -205,7 +205,8 @@ def _ids(table: pa.Table, around: Surroundings) -> list[_Finding]:
 def sample_ids_of(table: pa.Table) -> list[str]:
     """Return the ``sample_id`` that each row of ``samples`` should have by its content.
 
-    Equal to ``ids.sample_id`` over ``records.launch_argument_json`` (a test checks it), by column.
+    The ids equal those of ``ids.sample_id`` over ``records.launch_argument_json``, as a test
+    checks. They are computed by column.
     """
     texts = [table.column(name).to_pylist() for name in ("kernel_id", "device_class")]
     quoted = {text: canonical_json(text) for column in texts for text in set(column)}

@@ -1,7 +1,7 @@
 """Sweeping: move away what crashes and refused commits left behind.
 
-Owns which files of a dataset folder are leftovers. The caller holds ``RUN_LOCK`` exclusively: then
-no collector runs, and a shard that no manifest lists never will be listed.
+Owns which files of a dataset folder are leftovers. The caller holds ``RUN_LOCK`` exclusively. So no
+collector runs, and a shard that no manifest lists will never be listed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from llmperf_common.store.tables.shard import ShardError, read_footer
 from llmperf_common.store.upkeep.rebuild import is_shard_name
 
 TRASH_FOLDER = "trash"
-"""The folder for unlisted shards; ``llmperf dataset compact`` deletes what is a day old there."""
+"""The folder for unlisted shards; ``llmperf dataset compact`` deletes files that have been there
+for a day."""
 MOMENT = "%Y%m%dT%H%M%S"
 _TRASHED = re.compile(r"([0-9]{8}T[0-9]{6})-")
 _log = logging.getLogger(__name__)
 MANIFESTS_KEPT_WHOLE = 3
-"""Newest versions whose shards stay even after compaction, because a reader may have them open."""
+"""Number of newest versions whose shards stay even after compaction, because a reader may have them
+open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,8 @@ def sweep(
 
     Args:
         fs: the dataset; the caller holds ``RUN_LOCK`` exclusively.
-        recorded: shards that the ledger has ever recorded. They are kept, listed or not, because
-            the ledger would never lease their tasks again.
+        recorded: shards that the ledger has ever recorded. These shards are kept, listed or not,
+            because the ledger would never lease their tasks again.
         remove_replaced: also remove compacted shards that none of the last three manifests lists;
             the caller has checked that they are old enough (24 h).
 
@@ -107,7 +109,7 @@ def sweep(
 
 
 def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | None = None) -> None:
-    """Move ``kernels/STEM.parquet`` to ``trash/TIME-kernels-STEM.parquet``, likewise other shards.
+    """Move ``kernels/STEM.parquet`` to ``trash/TIME-kernels-STEM.parquet``, other shards likewise.
 
     A collector deletes no shard: if manifests were lost, an apparent orphan may be the only copy of
     a result.
@@ -133,7 +135,7 @@ def old_trash(fs: Filesystem, *, before: datetime) -> list[str]:
 
 
 def moment_of(text: str) -> datetime | None:
-    """Return the time in the name of a file, None for one that no clock shows: ``99999999T999999``."""
+    """Return the time in a file's name; None for an impossible time (``99999999T999999``)."""
     try:
         return datetime.strptime(text, MOMENT).replace(tzinfo=UTC)
     except ValueError:
@@ -141,7 +143,7 @@ def moment_of(text: str) -> datetime | None:
 
 
 def unlisted_shards(fs: Filesystem, manifest: Manifest) -> list[str]:
-    """Return the names of Parquet files in the tables' folders that ``manifest`` does not list."""
+    """Return the Parquet files in the tables' folders that ``manifest`` does not list."""
     return [
         f"{table}/{name}"
         for table in TABLES
@@ -165,7 +167,7 @@ def _join(folder: str, name: str) -> str:
 
 
 def recently_listed(fs: Filesystem) -> frozenset[str]:
-    """Return the shards of the last few versions: a reader may have one open."""
+    """Return the shards of the last few versions, which a reader may have open."""
     recent = manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]
     return frozenset(name for one in _manifests(fs, recent) for name in one.shard_names)
 
@@ -187,9 +189,10 @@ def _manifests(fs: Filesystem, versions: Iterable[int]) -> Iterator[Manifest]:
 
 
 def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
-    """Return the manifests that ``manifest`` does not keep, and segments that no other one names.
+    """Return the manifests that ``manifest`` does not keep, and segments that no kept one names.
 
-    If an older LLMPerf published ``manifest``, all manifests stay: it kept them all.
+    If an older LLMPerf published ``manifest``, all manifests stay, because that release kept them
+    all.
     """
     versions = manifest_versions(fs)
     kept = {version for version, _ in manifest.earlier} | {*versions[-MANIFESTS_KEPT_WHOLE:]}
@@ -208,8 +211,8 @@ def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
 def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
     """Whether a shard's footer has this plan hash.
 
-    An unreadable shard is not ours to remove: our shards appear whole (``link`` after fsync), so a
-    crash of ours cannot have cut it short.
+    A sweep must not remove an unreadable shard. LLMPerf's shards appear whole (``link`` after
+    fsync), so a crash of LLMPerf cannot have cut it short.
     """
     try:
         return read_footer(fs.read_bytes(name), name).plan_hash == plan_hash

@@ -1,7 +1,8 @@
 """Verification: check every guarantee of the dataset against the bytes on disk.
 
 Owns the order of checks, what must hold between files (manifest chain, shards, footers, uniqueness)
-and the report. Damage raises nothing: each is a ``Problem``. Reads one pair of shards at a time.
+and the report. Damage raises no exception: each finding is a ``Problem``. Reads one pair of shards
+at a time.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class VerifyReport:
 
     Attributes:
         path: the dataset.
-        version: of the manifest; 0 if there is none.
-        problems: what is wrong; each has a ``kind``, the file's ``name`` and ``what``.
-        notes: what a running collector or a compaction will clean up; these are no problems.
-        counts: tasks and rows.
+        version: version of the manifest; 0 if there is no manifest.
+        problems: what is wrong; each has its ``kind``, the file's ``name``, and ``what`` is wrong
+            with it.
+        notes: files that a running collector or a compaction will clean up; these are no problems.
+        counts: numbers of tasks and rows.
     """
 
     path: str
@@ -145,7 +147,7 @@ class _Verification:
             )
 
     def finish(self) -> list[Problem]:
-        """Return all problems; those between shards come last."""
+        """Return all problems; problems between shards come last."""
         twice = [task for task, times in self._tasks.items() if times > 1]
         if twice:
             self._note(ProblemKind.TWICE, "kernels", naming(twice, "more than one row", "task"))
@@ -177,7 +179,7 @@ class _Verification:
     def _check_device(self, entry: ShardEntry, manifest: Manifest) -> None:
         found = self._read(entry, manifest)
         if found is None:
-            self._devices = None  # samples can no longer be checked against devices
+            self._devices = None  # from here on samples cannot be checked against devices
             return
         for row in found[0].select(["device_id", "device_class"]).to_pylist():
             if self._devices is None:
@@ -251,7 +253,7 @@ class _Verification:
         self._problems += check_samples(table, name, around)
 
     def _read(self, entry: ShardEntry, manifest: Manifest) -> tuple[pa.Table, Footer] | None:
-        """Read a shard in today's schema; note contradictions of its bytes, rows and footer."""
+        """Read a shard in today's schema; note contradictions among its bytes, rows and footer."""
         try:
             data = self._fs.read_bytes(entry.name)
         except FileNotFoundError:
@@ -299,7 +301,7 @@ def _is_collecting(fs: Filesystem) -> bool:
 
 
 def _unlisted(fs: Filesystem, manifest: Manifest) -> tuple[list[Problem], list[Problem]]:
-    """Return files in the folder that the manifest does not list: orphans, and harmless ones."""
+    """Return files that the manifest does not list: orphans (problems), harmless ones (notes)."""
     orphans, notes = [], []
     for name in unlisted_shards(fs, manifest):
         if name in manifest.replaced_names:
