@@ -126,7 +126,7 @@ def choose(
 
 
 def open_session(ref: DeviceRef) -> Session:
-    """Open the device here; raises LookupError if it is absent, ValueError for a bad replay file."""
+    """Open the device here; raises LookupError without the device, ValueError on a bad file."""
     if ref.selector.startswith(SELECTOR_PREFIX):
         return ReplaySession(ref)
     enter_environment(ref)
