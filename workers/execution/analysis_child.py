@@ -133,7 +133,7 @@ class _Chooser:
         self._device: OpenclVirtualDevice | None = None
 
     def with_inputs(self, job: AnalyseJob, analysis: Analysis, tell: _Tell) -> Analysis:
-        """Return the analysis with chosen inputs; send it first, as choosing may end the process."""
+        """Send the analysis, as the choice may end the process; return it with chosen inputs."""
         from workers.work.input_choice import choose_inputs  # noqa: PLC0415
         from workers.work.opening import open_virtual  # noqa: PLC0415
 

@@ -71,7 +71,7 @@ class TaskState:
     sentinel: tuple[SentinelReading, ...] = ()
     task_budget_s: float | None = None
     one_processor: bool | None = None
-    """Whether all its children launched from the reserved processor; None before the first child."""
+    """Whether all its children launched from the reserved processor; None without any child."""
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
     _spared: set[int] = field(init=False, default_factory=set)
@@ -113,7 +113,7 @@ class TaskState:
 
     @property
     def check_indices(self) -> tuple[int, ...]:
-        """Indices of configs with payload checks: smallest, largest, one picked by the kernel's id."""
+        """Indices of configs with payload checks: smallest, largest, one chosen by kernel id."""
         by_size = sorted(
             range(len(self.configs)),
             key=lambda index: (

@@ -39,7 +39,7 @@ from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.records import Argument
 
 INTEGER_LIMIT = 16
-"""Generated integers are below this number, so an index or loop bound derived from them is small."""
+"""Generated integers are below this number, so indices and loop bounds made of them are small."""
 MAX_CONTENTS_LIMIT = 2**32
 """Largest limit of a content rule, because values come from 32 hashed bits."""
 
@@ -296,7 +296,7 @@ def _floats(bits: npt.NDArray[np.uint32], spec: FillSpec) -> npt.NDArray[Any]:
     if spec.contents.rule is ContentsRule.FLAGS:
         whole = (bits.astype(np.uint64) * np.uint64(spec.contents.limit)) >> np.uint64(32)
         return np.asarray(whole, dtype)
-    # One bit is the sign. The others give a number below 3/2, to which 1/2 is added. Both are exact.
+    # One bit is the sign. All others give a number below 3/2. The sum with 1/2 is exact.
     drawn = (bits >> np.uint32(32 - used)).astype(np.uint64)
     is_negative = drawn >> np.uint64(used - 1) == 1
     fraction = drawn & np.uint64((1 << (used - 2)) - 1)
@@ -348,7 +348,7 @@ def _hashed_bits(spec: FillSpec) -> npt.NDArray[np.uint32]:
 
 
 def clamp_scalar(scalar_type: str, value: float) -> float | int:
-    """Return ``value`` moved into the range of ``scalar_type``, which may be as small as a ``char``.
+    """Return ``value`` moved into the range of ``scalar_type``; plans need this for ``char``.
 
     >>> clamp_scalar("char", 4096), clamp_scalar("uint", -1), clamp_scalar("float", 0.5)
     (127, 0, 0.5)

@@ -208,7 +208,7 @@ def _sibling(
 
 
 def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
-    """Return (fewest work-groups, most work-groups, wanted pairs) of each regime, bounds included."""
+    """Return (fewest work-groups, most work-groups, wanted pairs) of each regime, both included."""
     units, wanted = request.compute_units, request.num_wanted
     most = max(request.max_groups_per_unit * units - 1, 1)
     if not request.stratified:
@@ -274,7 +274,7 @@ def _fits_memory(request: SizeRequest, sides: Shape, shape: Shape) -> bool:
 
 
 def _near_square(shape: Shape, target: int) -> Shape:
-    """Return at most ``target`` work-groups as a shape of about equal sides; grows with ``target``."""
+    """Return at most ``target`` work-groups as a shape of about equal sides, monotone in it."""
     if len(shape) == 1:
         return (target,)
     side = (target * math.prod(shape)) ** (1 / len(shape))

@@ -22,7 +22,7 @@ from workers.plan.ndranges import Shape, local_shapes, small_shapes
 
 GLOBAL_KINDS = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _GUARD_BYTES = 2 * 4096
-"""Bytes that each buffer may take in addition: it is rounded up to pages, with a zeroed page behind."""
+"""Bytes that a buffer may need in addition: it is allocated in pages, with a zeroed page behind."""
 
 
 def launch_bytes(signature: Signature, config: LaunchConfig) -> int:
