@@ -2,8 +2,8 @@
 
 Owns the search. It follows ids and scalars through variables, arithmetic and helpers to the
 comparisons, products and loop headers that show a scalar's role. The search is flow-insensitive, so
-it may find a role that the scalar does not have. That is harmless: a role only decides the scalar's
-value in a launch, and the memory analysis finds the extents for any values. Needs no device.
+it may find a role that the scalar does not have. That is harmless, because a role only decides the
+scalar's value in a launch, and the sizes of buffers follow from this value. Needs no device.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class SourceCopy:
         return kernel, reachable
 
     def defined(self, reachable: dict[str, None]) -> list[tuple[Any, bool]]:
-        """Return the bodies of the functions that stay, in order; with True for the kernel's body."""
+        """Return the bodies of the functions that stay, in order; True marks the kernel's body."""
         return [
             (body_of(cursor), cursor.spelling == self.name)
             for cursor in self.functions

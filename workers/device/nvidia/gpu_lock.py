@@ -31,7 +31,7 @@ _MAX_OWNER_BYTES = 4096
 
 
 class GpuTakenError(LlmperfError):
-    """The GPU is in use or cannot be locked; the message says why and what to do."""
+    """The GPU is in use or cannot be locked; the message says by whom or why, and what to do."""
 
     exit_code = Exit.NO_DEVICE
 

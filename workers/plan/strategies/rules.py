@@ -50,7 +50,7 @@ class InputRule(Protocol):
 
     @property
     def allows(self) -> Callable[[Shape], bool]:
-        """A function that tells whether the kernel's own arrays are large enough for a local size."""
+        """Tells whether the kernel's own arrays are large enough for a local size."""
         ...
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
