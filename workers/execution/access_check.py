@@ -25,9 +25,9 @@ from workers.sandbox.messages import AccessCheckJob, AccessRanges, FromChild
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
-"""Seconds for all tried configs of a kernel. With three configs for each kernel, seven of 130 kernels
-of the GitHub corpus took longer (two processors). With three strategies there are up to nine
-configs; how many kernels then take longer was not measured."""
+"""Seconds for all tried configs of a kernel. With three configs, seven of 130 kernels of the GitHub
+corpus took longer (two processors). With three strategies there are up to nine configs; how many
+kernels then take longer was not measured."""
 _AWAITED_TIMEOUT_S = 3.0
 """The same limit while the device has nothing else to do: a fault costs less than one second."""
 _TRIED_ITEMS = (2**12, 2**16)

@@ -83,7 +83,7 @@ class BlockWalk:
 
     @property
     def uses(self) -> dict[tuple[int, int], Use]:
-        """What the access at a range of the text does, for each such range."""
+        """The use of each access, by the access's range in the text."""
         return self._costs.uses
 
     def block_at(self, offset: int) -> Block:

@@ -76,7 +76,7 @@ class Costs:
         self._raw = rewriter.edits.raw
         self._descend = descend
         self.uses: dict[tuple[int, int], Use] = {}
-        """What the access at a range of the text does, for each such range."""
+        """The use of each access, by the access's range in the text."""
 
     @staticmethod
     def operator(cursor: Any) -> int:
@@ -171,7 +171,7 @@ class Costs:
                 self._descend(child, block)
 
     def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
-        """Whether a cursor, whose kind libclang does not name, is ``p->x`` of a vector pointer."""
+        """Whether this is ``p->x`` with a pointer to vectors, for which libclang has no kind."""
         if cursor._kind_id != UNEXPOSED or len(children) != 1:
             return False
         if self._type(children[0]).shape is not TypeClass.POINTER:

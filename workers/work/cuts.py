@@ -109,7 +109,7 @@ def _spans(side: int, marks: set[int]) -> list[tuple[int, int]]:
 
 
 def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Place]:
-    """Return up to ``most`` places, of which any first n have the parts in their shares.
+    """Return up to ``most`` places; the first n, for any n, have the parts in their shares.
 
     >>> from workers.work.units import grid_of
     >>> parts = boxes(grid_of((100,), 32, by_groups=True), (3,))
