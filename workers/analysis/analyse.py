@@ -1,7 +1,7 @@
 """``analyse_kernel``: find how far a kernel reaches into each buffer, and what decides that.
 
-Owns the sequence of steps: instrument, read the facts, probe and judge (``judging.py``); and the
-reasons given when a step fails.
+Owns the sequence of steps (instrument, read the facts, probe and judge) and the reasons that are
+given when a step fails. ``judging.py`` probes and judges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An analysis, and whether most work-items may do nothing on the usual inputs."""
+    """An analysis, and whether most work-items may do nothing with the usual inputs."""
 
     analysis: Analysis
     may_be_idle: bool = False
@@ -49,14 +49,14 @@ def judge_kernel(
 ) -> Judged:
     """Find out which parts of its buffers a kernel accesses, by probing an instrumented copy of it.
 
-    Never guesses: an extent that cannot be followed, or fits no form, has no form but a reason.
+    Never guesses: if accesses cannot be followed or fit no form, the extent has a reason, no form.
 
     Args:
         kernel: a kernel that can be launched.
         prober: runs the probes; the result does not depend on its device.
         limits: the device's limits on probe launches.
-        without_barriers: leave the kernel's barriers out. For a kernel whose probes end their
-            process because not all work-items reach a barrier. Its extents are only bounds then.
+        without_barriers: leave the kernel's barriers out. Use it for a kernel whose probes end
+            their process because not all work-items reach a barrier. All extents are then bounds.
 
     Returns:
         One extent for each pointer argument. ``failure`` is set if nothing could be probed.
@@ -94,7 +94,7 @@ def judge_kernel(
 
 
 def _as_bounds(analysis: Analysis) -> Analysis:
-    """Mark the extents as not validated: without barriers, work-items may miss shared data."""
+    """Mark the extents as not validated, as work-items may miss shared data without barriers."""
     why = "probed without its barriers, which not all work-items reach"
     return replace(
         analysis,

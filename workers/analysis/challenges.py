@@ -1,9 +1,9 @@
 """Choose sizes at which a fitted form must prove itself: odd values, and the sizes of plans.
 
-A design (``points.py``) covers both sides of every guard that it knows. These points look for
-guards that it cannot know: a helper that tests a scalar for 7, a division that gives 0 for all
-small ids, a guard that closes between two sides of the NDRange. No form is fitted to them; they
-only refute. Pure and seeded.
+A design (``points.py``) covers both sides of every known guard. Challenges look for guards that are
+not known: a helper that tests a scalar for 7, a division that gives 0 for all small ids, a guard
+whose bound lies between two sides of the NDRange. No form is fitted to challenges; they only refute
+forms. Pure and seeded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.plan.ndranges import local_shapes
 from workers.plan.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
 
 LARGEST_SIDE = 2**17
-"""Work-items of a probe's NDRange in one dimension. Divisions of ids by more go unnoticed."""
+"""Maximum work-items of a probe in one dimension. A division of ids by more goes unnoticed."""
 
 _USUAL_VALUES = (
     1,
@@ -60,7 +60,7 @@ _LARGER_LOCAL: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((64, 4), (8, 32), (128, 2)),
     3: ((32, 4, 2), (8, 8, 8)),
 }
-"""Local sizes of plans that designs do not use. Few: some devices compile anew for each."""
+"""Local sizes of plans that designs do not use; only a few, as some devices compile for each."""
 _LOCAL_STEP = 32
 _MOST_LOCAL_TESTED = 3
 _MOST_FLAT = 2
@@ -71,8 +71,8 @@ _MOST_FLAT = 2
 class Challenge:
     """The inputs that decide a kernel's challenges.
 
-    ``design``: the design of the fitted points. ``scalars``: the arguments whose positions
-    ``design.largest`` has. ``tested``: constants that the code compares with anything.
+    ``design``: the design of the fitted points. ``scalars``: the arguments whose positions are in
+    ``design.largest``. ``tested``: constants that the code compares with anything.
     ``local_sizes``: local sizes for the large NDRanges.
     """
 
@@ -123,7 +123,7 @@ def value_points(challenge: Challenge) -> tuple[Point, ...]:
 
 
 def planned_points(challenge: Challenge) -> tuple[Point, ...]:
-    """Return NDRanges as plans have them, up to ``LARGEST_SIDE``; scalars by role or drawn."""
+    """Return NDRanges like those of plans, up to ``LARGEST_SIDE``; scalars by role or drawn."""
     draws = random.Random(challenge.design.seed + 2)  # noqa: S311  (no secret)
     points: dict[tuple[object, ...], Point] = {}
     for number, sides in enumerate(_SIDES[challenge.design.dims]):
@@ -194,7 +194,7 @@ def _between(design: Design, draws: random.Random, number: int) -> Point:
         at = draws.randrange(len(limits))
         low, high = limits[max(0, at - 1)], limits[at]
         scalars[position] = draws.randint(low, high)
-    if number % 2:  # the commonest guard of a square compares one scalar with all sides
+    if number % 2:  # most guards of a square compare one scalar with all sides
         low, high = min(global_size), max(global_size)
         scalars = dict.fromkeys(scalars, draws.randint(low, high))
     point = Point(

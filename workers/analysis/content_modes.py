@@ -1,4 +1,4 @@
-"""How probes fill buffers and floating-point scalars; no mode changes what sizes alone decide."""
+"""How probes set buffers and floating-point scalars; no mode changes what sizes alone decide."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER_CONTENTS = (
     ContentMode(seed=3, limit=2, spread=0.01),
     ContentMode(seed=4, limit=-16, spread=-1.0),
 )
-"""Zeros, other values, larger ones, mostly ones, negatives. Where sizes alone decide, these modes
-change nothing."""
+"""Zeros, other values, larger values, mostly ones, negative values. If sizes alone decide the
+accesses, these modes change nothing."""
 OTHER_FLOATS = (ContentMode(floats=2.5), ContentMode(floats=-2.5))
 """Values of the floating-point scalars other than 1.0."""

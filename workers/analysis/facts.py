@@ -1,8 +1,8 @@
 """Read the facts from a kernel's text that its probes need.
 
-Owns: which sizes can matter; the constants that sizes are compared with, divided by or folded by
-(probes must lie on both sides of each); and the buffers of which neighbouring elements are read.
-Pure; works on the plain tree of ``clang/nodes.py``.
+Owns three kinds of facts: the sizes that can matter; the constants with which sizes are compared,
+or by which they are divided or folded (probes must lie on both sides of each constant); and the
+buffers of which neighbouring elements are read. Pure; walks the tree of ``clang/nodes.py``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WIDEST_SHIFT = 64
 _OPERATIONS = frozenset({NodeKind.BINARY, NodeKind.COMPOUND_ASSIGN})
 _CLAMPING = frozenset({"min", "max", "clamp"})
 _SMALLEST_THRESHOLD = 5
-"""Smaller constants are no thresholds: no probe has a size below this, so none lies below them."""
+"""Smaller constants are no thresholds, because no probe has a size below this number."""
 _SIZES = Source.SCALAR | Source.NDRANGE
 
 
@@ -62,12 +62,12 @@ class KernelFacts:
     ``uses_groups``: the local size can matter, because the kernel asks for local ids, local sizes
     or groups, or has local memory. ``scalars``: positions of the integer scalars that the code
     mentions, vectors of integers included (all their lanes get one value). ``thresholds``:
-    constants that expressions of sizes are compared with. ``folds``: constants by which such
-    expressions are divided, taken modulo or masked. ``tested``: all constants that anything is
-    compared with, in the kernel or a helper, because a scalar may take such a value. ``literals``:
-    numbers passed to helpers or stored in the file's constants. ``flags``: for each scalar's
-    position the small values it is tested for; 0 if its truth is tested. ``neighbour_pairs``:
-    positions of buffers that are read at some ``e`` and at ``e + 1``.
+    constants with which expressions of sizes are compared. ``folds``: constants by which such
+    expressions are divided, taken modulo or masked. ``tested``: all constants with which anything
+    is compared, in the kernel or a helper, because a scalar may take such a value. ``literals``:
+    numbers that are passed to helpers or stored in the file's constants. ``flags``: the small
+    values for which each scalar is tested, by position; 0 if its truth is tested.
+    ``neighbour_pairs``: positions of buffers that are read at some ``e`` and at ``e + 1``.
     """
 
     uses_groups: bool
@@ -151,7 +151,7 @@ def _constants(
 ) -> tuple[int, ...]:
     found: set[int] = set()
     for function in functions:
-        # A helper's parameters are unknown here: they may be sizes.
+        # A helper's parameters are unknown here, so they may be sizes.
         values = Activation(source, function, (UNIFORM,) * len(function.parameters))
         parameters = frozenset(one.key for one in function.parameters)
         for node in walk(function.body):
@@ -166,7 +166,7 @@ def _constants(
 
 
 def _constants_in(operand: Node, values: Activation) -> Iterator[int]:
-    """Yield an expression's constants: its own value, or what scales and shifts its sizes."""
+    """Yield an expression's constants: its own value, or the scales and shifts of its sizes."""
     for node in walk(operand):
         constant = values.value(node).constant
         if constant is not None:
@@ -201,7 +201,7 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Return the small values that the kernel itself tests each scalar for."""
+    """Return the small values for which the kernel itself tests each scalar."""
     keys = {kernel.parameters[position].key: position for position in scalars}
     found: dict[int, set[int]] = {}
     for node in walk(kernel.body):
@@ -212,7 +212,7 @@ def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, .
 
 
 def _tests(node: Node) -> Iterator[tuple[str, int]]:
-    """Yield the variables that a node tests, each with a value that it is tested for."""
+    """Yield the variables that a node tests, each with a value for which it is tested."""
     children = node.children
     if node.kind in {NodeKind.IF, NodeKind.CONDITIONAL} or node.name in {"!", "&&", "||"}:
         for child in children:

@@ -1,9 +1,9 @@
-"""Fit a buffer's extent as a polynomial of the launch sizes, or as the smaller of two.
+"""Fit a buffer's extent as a polynomial of the launch sizes, or as the smaller of two polynomials.
 
-Owns the search for guards. It is unknown which probes lie on which side of a guard, so that
-candidates are fitted to groups of probes, and another form to the probes that a candidate does not
-explain. Source: LLMPerf, arXiv 2503.11244 (affine fit through two sizes, not validated); here every
-probe must be met exactly.
+Owns the search for guards. It is unknown which probes lie on which side of a guard. So candidates
+are fitted to groups of probes, and another form is fitted to the probes that a candidate does not
+explain. Source: LLMPerf, arXiv 2503.11244 (affine fit through two sizes, not validated); here a
+form must give the extent of every probe exactly.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ FEWEST_HELD_OUT = 2
 _FEWEST_ON_A_SIDE = 4
 _MOST_GROUPS, _MOST_POOLED = 72, 36
 _LOOSEST = 64
-"""Factor by which a bound may exceed an extent anywhere; a looser bound is useless."""
+"""Largest factor by which a bound may exceed the extent of any probe; a looser bound is useless."""
 _LARGEST_BOUND = 2**36
-"""Elements. An extent beyond this at small sizes is a fault of the kernel, not a buffer's size."""
+"""Elements. A larger extent at a probe's small sizes is a kernel's fault, not a buffer's size."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -33,8 +33,8 @@ class Observations:
     """The probes' observations of one buffer.
 
     ``rows``: sizes, shape (n, variables). ``extents``: elements, 0 if nothing was touched, shape
-    (n,). ``tiers``: the side of the guards that each probe was designed for. ``held_out``: whether
-    a probe is for validation only. ``identities``: pairs of variables whose product is a variable.
+    (n,). ``tiers``: the side of the guards for which each probe was designed. ``held_out``: whether
+    a probe is only for validation. ``identities``: pairs of variables whose product is a variable.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """``min(form, cap)`` meets every probe exactly (``is_exact``), or is an upper bound of all."""
+    """``min(form, cap)`` is the extent of every probe (``is_exact``), or an upper bound of all."""
 
     form: Fit
     cap: Fit | None
@@ -67,8 +67,8 @@ def explain(
     """Return the exact form of an extent, else an upper bound, else None.
 
     Args:
-        seen: the observations. No form is fitted to held-out ones, but each must meet them.
-        thresholds: constants that sizes are compared with.
+        seen: the observations. No form is fitted to the held-out ones, but a form must meet them.
+        thresholds: constants with which sizes are compared.
         choices: sets of variables to leave out, tried in turn. If two variables always have equal
             values, one of them is left out.
     """
@@ -81,7 +81,7 @@ def explain(
 
 
 def active_variables(seen: Observations) -> list[int]:
-    """Return the variables that may matter: without those that changed alone without effect."""
+    """Return the variables that may matter; those that changed alone without effect do not."""
     rows, extents = seen.rows, seen.extents
     derived = {one for pair in seen.identities for one in pair}
     plain = [index for index in range(rows.shape[1]) if index not in derived]
@@ -100,7 +100,7 @@ def _is_local(name: str) -> bool:
 
 
 def _changes(rows: Rows, extents: Rows, group: list[int], others: list[int]) -> bool:
-    """Whether a change of ``group`` alone changed the extent; True if it never changed alone."""
+    """Whether a change of ``group`` alone changed the extent; True if no probe shows that."""
     seen: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
     is_tried = False
     for row, extent in zip(rows, extents, strict=True):
@@ -126,7 +126,7 @@ class _Search:
         self._candidates: list[Fit] = []
 
     def single_or_pair(self) -> Explained | None:
-        """Return one exact form or the smaller of two; None if none meets every probe."""
+        """Return an exact form, or the smaller of two forms; None if none meets every probe."""
         if not self._touched.any():
             return Explained(form=Fit(constant=0, terms=()), cap=None, is_exact=True)
         for group in itertools.islice(self._groups(), _MOST_GROUPS):
@@ -137,7 +137,7 @@ class _Search:
                 return Explained(form=one, cap=None, is_exact=True)
             self._candidates.append(one)
             if self._meets(one.values(self._seen.rows), but=self._seen.challenges):
-                return None  # it meets all other probes: only the challenges refute it
+                return None  # it meets all probes but the challenges, which refute it
         for one in tuple(self._candidates):
             rest = self._unexplained(one)
             other = self._fitted(rest) if rest is not None else None
@@ -187,7 +187,7 @@ class _Search:
             values = one.values(rows)
             factor = int(np.max(-(-extents // np.maximum(values, 1))))
             values = values * factor
-            # The bound must stay close to the extent everywhere, else it is useless.
+            # A bound that is far from the extent of any probe is useless.
             if (values >= extents).all() and (values <= _LOOSEST * np.maximum(extents, 1)).all():
                 scaled = Fit(
                     constant=one.constant * factor,
@@ -213,7 +213,7 @@ class _Search:
         return [Fit(constant=0, terms=((one, 1),)) for one in found]
 
     def _groups(self) -> Iterator[Mask]:
-        """Yield groups of probes that may lie on one side of every guard, likelier ones first."""
+        """Yield groups of probes that may lie on one side of every guard, likelier groups first."""
         known: set[bytes] = set()
         for group in self._likely_groups():
             key = group.tobytes()
@@ -252,7 +252,7 @@ class _Search:
         return fit(self._seen.rows[chosen], self._seen.extents[chosen], self._active, self._basis)
 
     def _unexplained(self, one: Fit) -> Mask | None:
-        """Return the probes that lie below ``one``; None if a probe exceeds it, so it is no cap."""
+        """Return the probes that lie below ``one``; None if a probe exceeds it (it is no cap)."""
         values = np.maximum(one.values(self._seen.rows), 0)
         extents = self._seen.extents
         if (extents > values).any():

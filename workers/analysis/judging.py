@@ -1,7 +1,7 @@
 """Judge what the probes of one kernel prove: validated extents, bounds, buffers of indices, doubts.
 
 Owns the judgement. ``probing.py`` runs the probes, ``fit.py`` fits forms, ``steering.py`` finds the
-buffers that hold indices, and ``rehearsal.py`` checks these.
+buffers that hold indices, and ``rehearsal.py`` checks these buffers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MODE_POINTS = 12
 _FAR_INDICES = (5000, 2**20)
 _FURTHEST_FOLD = LARGEST_SIDE // 2
 _FARTHEST_COMPARED = 2**31 - 2**16
-"""Larger constants, near the largest value of a type, are sentinels and not sizes."""
+"""Larger constants, near the largest value of a type, are special values and not sizes."""
 
 
 class Judge:
@@ -126,7 +126,7 @@ class Judge:
     def _steered(
         self, chosen: Seen, by_mode: Sequence[Sequence[ProbeRecord | None]]
     ) -> frozenset[int]:
-        """Return the buffers whose reach changes with the contents of buffers or float scalars."""
+        """Return buffers whose reach changes with the contents of buffers or with float scalars."""
         return frozenset(
             argument.position
             for index, argument in enumerate(self._pointers)
@@ -139,7 +139,7 @@ class Judge:
     def _with_far_indices(
         self, seen: Seen, steering: Steering
     ) -> list[tuple[ProbeRecord | None, ...]]:
-        """Repeat probes with indices as large as plans have them, which may pass other guards."""
+        """Repeat probes with indices as large as in plans, which may pass other guards."""
         positions = [role.position for role in steering.roles]
         return [
             self._probing.run_far(
@@ -157,7 +157,7 @@ class Judge:
         )
 
     def _furthest_of_modes(self, seen: Seen, steering: Steering) -> Seen:
-        """Return the probes, each with the furthest reach into each buffer over all contents."""
+        """Return the probes, each with its furthest reach into each buffer over all contents."""
         modes = [*OTHER_CONTENTS, *self._float_modes]
         all_records = [seen.records, *(self._probing.run(seen.points, mode) for mode in modes)]
         all_records += self._with_far_indices(seen, steering)
@@ -182,8 +182,8 @@ class Judge:
         extents = [-(-max(0, one.access_ranges[index].end_bytes) // size) for one in seen.records]
         if not any(extents):
             return self._untouched(argument)
-        # At very small sizes a guard like `i > 0 && i < n - 1` excludes every work-item; such
-        # probes say nothing about the kernel's reach.
+        # At very small sizes a guard like `i > 0 && i < n - 1` excludes every work-item. Probes of
+        # such sizes say nothing about the kernel's reach.
         telling = [
             (point, extent)
             for point, extent in zip(seen.points, extents, strict=True)

@@ -1,8 +1,8 @@
-"""Run probe launches of instrumented kernels on an OpenCL device: many small ones.
+"""Run many small probe launches of instrumented kernels on an OpenCL device.
 
 Owns the probes' buffers and tables. ``workers/analysis/copy`` instruments the kernels. Runs in a
 killable child process: an instrumented kernel cannot reach outside its buffers, but a compiler can
-still crash.
+crash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LAUNCHES_PER_WAIT = 16
 
 
 class OpenclProber:
-    """A context for probes on the device ``ref``. Raises LookupError if it cannot be opened."""
+    """A context for probes on the device ``ref``; raises LookupError if it cannot be opened."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self._cl_device, self._context, self._queue = opened_queue(ref)
@@ -56,14 +56,14 @@ class OpenclProber:
         """Build the instrumented source and run ``launches`` in order.
 
         Raises:
-            DeviceFailure: It does not build, or a launch failed.
+            DeviceFailure: The source does not build, or a launch failed.
         """
         loaded = self._loaded(kernel, instrumented)
         with cl_errors(Stage.PROBE, waiting=True):
             return loaded.run(launches)
 
     def _loaded(self, kernel: Kernel, instrumented: Instrumented) -> _LoadedProbe:
-        """Return the kernel ready to be probed; the last kernel is kept, with its buffers."""
+        """Return the kernel ready to be probed; the last probed kernel is kept with its buffers."""
         key = (kernel.kernel_id, instrumented.source)
         if self._current is None or self._current[0] != key:
             if self._current is not None:
@@ -76,7 +76,7 @@ class OpenclProber:
         return self._current[1]
 
     def _built(self, source: str, build_options: str) -> cl.Program:
-        # The text is already preprocessed; only options such as the standard still matter.
+        # The text is already preprocessed, so only the language standard still matters.
         words = [word for word in build_options.split() if word.startswith("-cl-std=")]
         # PoCL compiles for each local size; without optimisation this takes a fifth of the time.
         options = " ".join([*words, "-cl-opt-disable"])
@@ -224,9 +224,10 @@ def probe_contents(
 ) -> npt.NDArray[np.uint8]:
     """Return the contents of a buffer in a probe, as bytes; a pure function of its arguments.
 
-    Integers: half of them are ``limit`` - 1, so that the largest index occurs wherever values are
-    used as indices; the rest are uniform in [0, limit). Floating point: uniform in [0, spread); by
-    ``rule``, whole numbers below ``limit`` or values of either sign. Structures: leaf by leaf.
+    Half of the integers are ``limit`` - 1, so that the largest index occurs wherever values are
+    used as indices; all others are uniform in [0, limit). Floating-point values are uniform in
+    [0, spread) or, by ``rule``, whole numbers below ``limit`` or values of either sign. Structures
+    are filled leaf by leaf.
     """
     leaves = tuple((leaf.offset_bytes, leaf.scalar_type, leaf.count) for leaf in argument.leaves)
     key = (

@@ -1,8 +1,9 @@
 """Find the local sizes at which a kernel indexes an array of fixed size beyond its end.
 
 ``__local float tile[16][16]`` fits one shape of work-group. A larger group has undefined behaviour,
-so that such local sizes are neither probed nor planned. Owns the search; the caller launches. A
-local size that is at least as large in every dimension as one that overflows counts as overflowing.
+so larger local sizes are neither probed nor planned. Owns the search; the caller launches. If a
+local size overflows, all local sizes that are at least as large in every dimension count as
+overflowing, too.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ _LONGEST_SIDE = 1024
 _STEP, _SMALL = 32, (1, 2, 4, 8, 16)
 
 Overflows = Callable[[Sequence[Shape]], Sequence[bool]]
-"""For each local size of a sequence: whether a launch indexes an array beyond its end."""
+"""Returns, for each local size of a sequence, whether a launch indexes an array beyond its end."""
 
 
 def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> tuple[Shape, ...]:
     """Return the smallest local sizes of plans that overflow; none of them contains another.
 
-    Returns nothing if no local size overflows, or if even a single work-item does, because the
-    local size is not the cause then.
+    The result is empty if no local size overflows, or if even a single work-item overflows, because
+    then the local size is not the cause.
 
     Args:
         dims: number of dimensions of the NDRange.
@@ -52,7 +53,7 @@ def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> 
 def _along_a_line(most: int, overflows: Overflows) -> tuple[Shape, ...]:
     if not overflows([(most,)])[0] or overflows([(1,)])[0]:
         return ()
-    # Plans use multiples of a step and, below the step, powers of two; nothing finer is tried.
+    # Plans use multiples of a step and, below the step, powers of two. No other sizes are tried.
     tried = [*(one for one in _SMALL if one < most), *range(_STEP, most, _STEP), most]
     low, high = 0, len(tried) - 1
     while high - low > 1:

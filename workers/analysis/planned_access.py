@@ -1,7 +1,8 @@
 """Find the access ranges of planned launch configs with an instrumented copy on a CPU device.
 
-Owns the launches. Before a GPU runs a kernel with unknown extents, they show which configs would
-leave their buffers and so cost a GPU context. ``workers/execution/access_check.py`` acts on them.
+Owns these launches. Before a GPU runs a kernel with unknown extents, they show which configs would
+leave their buffers and so destroy a GPU's context. ``workers/execution/access_check.py`` uses the
+result.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from workers.device.interface import (
 )
 
 _MAX_TURNS = 2**21
-"""Loop iterations of a launch after which its loops are cut off; its ranges are then incomplete."""
+"""Loop iterations of a launch after which its loops are cut off, so its ranges are incomplete."""
 
 
 def planned_access_ranges(
     kernel: Kernel, configs: Sequence[LaunchConfig], prober: Prober, *, without_barriers: bool
 ) -> Iterator[ProbeRecord | None]:
-    """Yield each config's access ranges in order; None where they cannot be determined.
+    """Yield each config's access ranges in order; None if they cannot be determined.
 
-    Nothing is yielded if the kernel cannot be instrumented: it has no analysis, either.
+    Nothing is yielded if the kernel cannot be instrumented. Such a kernel has no analysis, either.
 
     Args:
         kernel: a kernel with a signature.
-        configs: the smallest first: after one whose loops were cut off, or that could not be
-            launched, those that have only its input strategies are not launched.
-        prober: a CPU device's.
-        without_barriers: launch a copy without barriers. For a kernel of which not all work-items
-            reach a barrier; a barrier would end its process.
+        configs: the launch configs, the smallest first. If a config could not be launched, or its
+            loops were cut off, then later configs of the same input strategies are not launched.
+        prober: the prober of a CPU device.
+        without_barriers: launch a copy without barriers. Use it for a kernel of which not all
+            work-items reach a barrier, as the barrier would end the process.
 
     Raises:
         DeviceFailure: The device's context was lost (sticky); its process can run nothing more.

@@ -1,9 +1,9 @@
 """Choose the sizes at which a kernel is probed.
 
 Owns the design of the probes. Every size varies alone and together with others. Scalars lie above
-and below the NDRange, all of them and one at a time, so that probes see both sides of a guard ``id
-< n``. Sizes lie on both sides of every constant that they are compared with. The held-out probes
-change everything at once. Pure and seeded: equal kernels get equal probes on every machine.
+and below the NDRange, all of them and one at a time, so that probes see both sides of a guard
+``id < n``. Sizes lie on both sides of every constant with which they are compared. The held-out
+probes change everything at once. Pure and seeded: equal kernels get equal probes on every machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((8, 4), (4, 8), (16, 2), (6, 12), (16, 16)),
     3: ((4, 4, 4), (8, 2, 2), (2, 8, 4), (4, 2, 6), (6, 4, 2)),
 }
-"""Local sizes for kernels to which the local size can matter; some are not powers of two."""
+"""Local sizes for kernels in which the local size can matter; some are not powers of two."""
 
 _SPANS = {
     "below": {1: (8, 40), 2: (3, 14), 3: (2, 8)},
@@ -28,14 +28,14 @@ _SPANS = {
     "mixed": {1: (8, 160), 2: (3, 40), 3: (2, 15)},
     "held-out": {1: (160, 240), 2: (56, 80), 3: (32, 36)},
 }
-"""Sides of an NDRange: below its scalars, above them, or either; held-out ones are 4x "below"."""
+"""Sides of an NDRange below its scalars, above them, or either. Held-out sides are 4x "below"."""
 _GROUPED_SPANS = {
     "below": {1: 160, 2: 20, 3: 12},
     "above": {1: 320, 2: 32, 3: 16},
     "mixed": {1: 320, 2: 32, 3: 16},
     "held-out": {1: 640, 2: 80, 3: 40},
 }
-"""The longest side if several local sizes need whole work-groups: at least 3 groups of each."""
+"""The longest side if several local sizes need whole work-groups; at least 3 groups of each."""
 _GROUPS = {
     "below": {1: (1, 8), 2: (1, 4), 3: (1, 3)},
     "above": {1: (6, 16), 2: (3, 6), 3: (2, 4)},
@@ -45,16 +45,16 @@ _GROUPS = {
 """Work-groups in each dimension, for a kernel that requires one local size."""
 _FEWEST_GROUPS = {"below": 1, "above": 2, "mixed": 1, "held-out": 5}
 _SHORT, _NEAR, _LONG = (0.06, 0.75), (1.3, 3.0), (9.0, 18.0)
-"""Scalars as shares of the shortest or longest side. ``4 * id + 3 < n`` needs the long ones."""
+"""Scalars as multiples of the shortest or longest side. ``4 * id + 3 < n`` needs the long ones."""
 _FLAG_SHARE = 0.6
 _TINY = 4
 _FEWEST_SHAPES = 3
 _MOST_SINGLED_OUT = 4
 _MOST_ITEMS = 2**16
 CHALLENGES = ("value", "between", "planned")
-"""Tiers of held-out points that look for what a design cannot know; see ``challenges.py``."""
+"""Tiers of held-out points that look for guards that are not known; see ``challenges.py``."""
 FURTHEST_THRESHOLD = 2**13
-"""Largest constant that cheap launches can have sizes on both sides of."""
+"""Largest constant for which cheap launches can have sizes on both sides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Point:
 
     @property
     def work(self) -> int:
-        """About the number of loop iterations; points are tried in this order."""
+        """About the number of loop iterations; points are tried in the order of this number."""
         return math.prod(self.global_size) * (1 + max(self.scalars.values(), default=0))
 
     @property
@@ -78,7 +78,7 @@ class Point:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether the point is for validation only."""
+        """Whether the point is only for validation."""
         return self.tier in {"held-out", *CHALLENGES}
 
 
@@ -87,8 +87,9 @@ class Design:
     """The inputs that decide a kernel's points.
 
     ``local_sizes``: local sizes to use; a single one if the local size cannot matter. ``largest``:
-    the greatest value of each scalar's type. ``thresholds``: constants to lie on both sides of.
-    ``flags``: small values to try for some scalars. ``scale``: below 1 for kernels with long loops.
+    the greatest value of each scalar's type. ``thresholds``: constants that need sizes on both
+    sides. ``flags``: small values to try for some scalars. ``scale``: factor on sizes, below 1 for
+    kernels with long loops.
     """
 
     dims: int
@@ -108,10 +109,10 @@ def local_sizes(
     max_items: int,
     thresholds: Sequence[int] = (),
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the local sizes to probe with; a single work-item if the local size cannot matter.
+    """Return the local sizes of probes; a single work-item if the local size cannot matter.
 
-    In one dimension these include the largest of ``thresholds`` that a work-group can have, and a
-    larger local size.
+    In one dimension the result includes the largest of ``thresholds`` that a work-group can have,
+    and a larger local size.
     """
     if required is not None:
         return ((*required, 1, 1)[:dims],)
@@ -125,7 +126,7 @@ def local_sizes(
 
 
 def is_safe(shape: tuple[int, ...], overflowing: Sequence[tuple[int, ...]]) -> bool:
-    """Whether a local size is not as large as any that overflows an array."""
+    """Whether no overflowing local size fits into this local size in all dimensions."""
     return not any(
         all(side >= least for side, least in zip(shape, one, strict=True)) for one in overflowing
     )
@@ -134,7 +135,7 @@ def is_safe(shape: tuple[int, ...], overflowing: Sequence[tuple[int, ...]]) -> b
 def local_sizes_within(
     shapes: Sequence[tuple[int, ...]], overflowing: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the safe ones of ``shapes``, and smaller local sizes if these are few.
+    """Return the safe local sizes among ``shapes``, and smaller ones if there are few.
 
     >>> local_sizes_within(((8,), (32,), (160,)), ((21,),))
     ((8,), (16,), (4,), (2,))
@@ -149,7 +150,7 @@ def local_sizes_within(
 
 
 def probe_points(design: Design) -> tuple[Point, ...]:
-    """Return the points of a design, each once, with the held-out ones last."""
+    """Return the points of a design, each once; the held-out points are last."""
     points: dict[tuple[object, ...], Point] = {}
     for point in _points(design):
         key = (point.global_size, point.local_size, *sorted(point.scalars.items()))
@@ -207,7 +208,7 @@ def drawn_point(design: Design, draws: random.Random, tier: str, number: int) ->
         if tier == "mixed":
             is_below = draws.random() < 0.5
         elif tier == "held-out":
-            is_below = number % 3 < 2  # few large scalars: their long loops would be cut off
+            is_below = number % 3 < 2  # few large scalars, whose long loops would be cut off
         share = _SHORT if is_below else _NEAR if tier in {"near", "mixed", "held-out"} else _LONG
         value = round((shortest if is_below else longest) * draws.uniform(*share))
         value += 0 if is_below else draws.randrange(3, 12)
@@ -243,7 +244,7 @@ def _drawn_sides(
 
 
 def _equal(design: Design, base: Point, number: int) -> Point:
-    """Return a point with all scalars equal; for an odd ``number`` equal to the first side, too."""
+    """Return a point with equal scalars, which equal the first side, too, for an odd ``number``."""
     value = base.global_size[0] if number % 2 else base.global_size[0] // 2 + 3
     scalars = {position: min(value, largest) for position, largest in design.largest.items()}
     return Point(
@@ -280,7 +281,7 @@ def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
 
 
 def _straddling(design: Design, draws: random.Random, threshold: int, number: int) -> Point:
-    """Return a point with one size clearly below or above a constant, and the others small."""
+    """Return a point with one size clearly below or above a constant; all other sizes are small."""
     base = drawn_point(design, draws, "below", number)
     factor = draws.uniform(1.15, 2.4) if number % 2 else draws.uniform(0.2, 0.85)
     value = max(2, round(threshold * factor))

@@ -2,7 +2,7 @@
 
 Owns the search, not the observations. Tries simple forms first: linear in all sizes; one or two
 monomials of degree up to 3; all monomials of degree 2; and, if there are enough rows, the products
-of degree 3. A fit counts only if it meets every row exactly and there are more rows than unknowns.
+of degree 3. A fit is accepted only if it meets every row and there are more rows than unknowns.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Rows = npt.NDArray[np.int64]
 Monomial = tuple[int, ...]
 MAX_DEGREE = 3
 _SPARE_ROWS = 3
-"""Rows that there must be beyond the number of unknowns."""
+"""Number of rows that must exist beyond the number of unknowns."""
 _MOST_PAIRED = 90
 _MOST_MIXED = 8
-"""Variables for which mixed forms are tried; with more there are too many combinations."""
+"""Maximum variables for which mixed forms are tried, as more give too many combinations."""
 _LARGEST_COEFFICIENT = 2**31
 
 
@@ -80,7 +80,7 @@ class Basis:
 
 
 def fit(rows: Rows, values: Rows, active: Sequence[int], basis: Basis) -> Fit | None:
-    """Return the simplest polynomial that meets every row, or None.
+    """Return the simplest polynomial that meets every row; None if there is none.
 
     Args:
         rows: sizes, shape (n, variables).
@@ -151,7 +151,7 @@ def _sparse(rows: Rows, values: Rows, monomials: Sequence[Monomial], num_terms: 
         return None
     table = _columns(rows, monomials)
     choices = np.array(list(itertools.combinations(range(1, table.shape[1]), num_terms)))
-    # Rows far apart, so that the small systems are well conditioned.
+    # Take rows that are far apart, so that the small systems are well conditioned.
     order = np.argsort(values, kind="stable")
     picked = order[np.linspace(0, len(order) - 1, unknowns).astype(int)]
     systems = np.ones((len(choices), unknowns, unknowns))

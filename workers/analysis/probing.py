@@ -1,7 +1,7 @@
 """Run the probes of one kernel and record their observations as numbers.
 
 Owns the order of probing: the designed points; smaller points if loops run too long; a few points
-again with other buffer contents; and the challenges. ``judging.py`` draws the conclusions.
+once more with other buffer contents; and the challenges. ``judging.py`` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ _LARGEST_SCALAR = 2**20
 _MOST_THRESHOLDS = 5
 _SCALES = (1.0, 0.5, 0.25)
 _MOST_CUT_OFF = 0.15
-"""Share of probes with cut-off loops; beyond it, smaller sizes are tried."""
+"""Share of probes with cut-off loops above which smaller sizes are tried."""
 HEAVY_TURNS = 2**18
-"""Loop iterations of a point. Loops with barriers are not cut off; heavier points are left out."""
+"""Loop iterations of a point above which heavier points are left out, because loops with barriers
+are not cut off."""
 _FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
-"""Iterations after which a probe's loops are cut off; held-out probes must be large."""
+"""Iterations after which loops are cut off, of fitted and of held-out probes (which are larger)."""
 _MOST_TURNS = {"held-out": _HELD_OUT_TURNS, "planned": _HELD_OUT_TURNS}
 _CHUNK = 16
 _LARGEST_CHUNK = 2
 _MOST_UNCUT_WORK = 2**23
 """Largest work of a challenge to a kernel whose loops cannot be cut off."""
 _FARTHEST_BYTES = 2**38
-"""Reach in bytes after which no larger challenge is tried; a tag holds offsets below 2**43."""
+"""Reach in bytes above which no larger challenge is tried, as a tag holds offsets below 2**43."""
 _MOST_ACCESSES = 2**22
-"""Work-items times accesses in the text; a large probe that exceeds this is left out."""
+"""Maximum product of work-items and accesses in the text; large probes with more are left out."""
 _TRIED_SCALARS = (4, 64)
 _CUT_OFF = ProbeRecord(access_ranges=(), turns=0, trace=0, exceeded=True, overflow=False)
 
@@ -127,7 +128,7 @@ class Probing:
         self.identities = self._identities()
 
     def keep_within_arrays(self) -> tuple[tuple[int, ...], ...]:
-        """Return the smallest local sizes that overflow an array, and use only smaller ones."""
+        """Return the smallest local sizes that overflow an array; from now on use smaller ones."""
         if not self._has_groups or self.signature.required_local_size is not None:
             return ()
         if not self._instrumented.has_arrays:
@@ -140,7 +141,7 @@ class Probing:
         return found
 
     def _overflows(self, shapes: Sequence[tuple[int, ...]]) -> list[bool]:
-        """Whether launches at local sizes index beyond an array, with scalars small and large."""
+        """Whether launches at local sizes, with small and large scalars, index beyond an array."""
         answers = []
         for shape in shapes:
             global_size = (2 * shape[0], *shape[1:])
@@ -208,7 +209,7 @@ class Probing:
         )
 
     def planned_points(self) -> tuple[Point, ...]:
-        """Return launches as plans have them, except those with too many accesses."""
+        """Return points like those of plans, except points with too many accesses."""
         most_items = _MOST_ACCESSES // max(1, len(self._instrumented.sites))
         return tuple(
             one
@@ -244,10 +245,10 @@ class Probing:
         *,
         is_challenge: bool = False,
     ) -> list[ProbeRecord | None]:
-        """Run the lighter points first and stop after one that is too heavy; the rest are cut off.
+        """Run lighter points first and stop after one that is too heavy; all others are cut off.
 
         Challenges also stop when indices come near the limit of a tag. Loop iterations decide, not
-        time, so that every machine comes to the same result.
+        time, so that every machine gets the same result.
         """
         records: list[ProbeRecord | None] = [_CUT_OFF] * len(points)
         order = sorted(range(len(points)), key=lambda index: (points[index].work, index))
@@ -270,7 +271,7 @@ class Probing:
         mode: ContentMode = DEFAULT_MODE,
         limits: Sequence[Mapping[int, int]] = (),
     ) -> tuple[ProbeRecord | None, ...]:
-        """Launch at ``points``; ``limits``: for each point, the limits of some buffers' values."""
+        """Launch at ``points``; ``limits`` has, for each point, limits of some buffers' values."""
         launches = [
             ProbeLaunch(
                 global_size=point.global_size,
@@ -304,7 +305,8 @@ class Probing:
     def choices(self) -> list[frozenset[int]]:
         """Return sets of variables to leave out, to be tried in turn.
 
-        With only one local size, groups and global size are proportional: one of them is left out.
+        With only one local size, the number of groups and the global size are proportional, so one
+        of the two is left out.
         """
         if not self._has_groups or len(self._local_sizes) > 1:
             return [frozenset()]
@@ -367,7 +369,7 @@ def _is_far(record: ProbeRecord) -> bool:
 
 
 def straddled(facts: KernelFacts) -> tuple[int, ...]:
-    """Return the constants on both sides of which probes lie: compared ones first, spread out."""
+    """Return the constants that have probes on both sides: compared ones first, spread out."""
     near = [one for one in facts.thresholds if one <= FURTHEST_THRESHOLD]
     folds = [one for one in facts.folds if one <= FURTHEST_THRESHOLD and one not in near]
     chosen = _spread(near, _MOST_THRESHOLDS)

@@ -1,8 +1,8 @@
 """Rehearse planned launches, and check that they stay within the buffers that plans give them.
 
-A role (``steering.py``) is fitted with small limits of the values, but plans fill buffers with
-limits of millions. Owns the final decision on roles. A role whose targets would be exceeded is
-removed; plans then fill its buffer with small values.
+The role of a buffer of indices (``steering.py``) is fitted with small limits of its values, but
+plans use limits of millions. Owns the final decision on such roles. If a planned launch exceeds a
+target of a role, the role is removed, and plans fill the buffer with small values.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MAX_LAUNCH_BYTES = 2**30
 def rehearsed(analysis: Analysis, probing: Probing, pointers: Sequence[Argument]) -> Analysis:
     """Return the analysis without the index roles whose values lead beyond the end of a buffer.
 
-    Runs planned launches on the instrumented copy. Where an access passes the end of a planned
-    buffer, the roles that target this buffer are removed. This repeats until no role is removed.
+    Runs planned launches of the instrumented copy. If an access passes the end of a planned buffer,
+    the roles that target this buffer are removed. This repeats until no role is removed.
 
     Args:
         analysis: the analysis whose index roles are tried.
-        probing: the kernel's.
+        probing: runs the launches of the kernel.
         pointers: the kernel's pointer arguments.
     """
     while analysis.index_roles:

@@ -1,4 +1,4 @@
-"""The probes that count, and selections of them."""
+"""The probes that count, and selections of these probes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workers.device.interface import ProbeRecord
 FEWEST_POINTS = 12
 _IDLE_SHARE = 0.25
 _LIGHT_TURNS = 2**16
-"""Loop iterations; only probes with at most as many are repeated with other contents."""
+"""Maximum loop iterations of a probe that is repeated with other contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The probes that count, with their points; the shares are of all probes."""
+    """The probes that count, with their points; the two shares refer to all probes."""
 
     points: tuple[Point, ...]
     records: tuple[ProbeRecord, ...]
@@ -56,7 +56,7 @@ def every_nth(seen: Seen, most: int) -> Seen:
 
 
 def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
-    """Return the first record, with the furthest reach of all records into each buffer."""
+    """Return the first record, in which each buffer has the furthest reach of all records."""
     access_ranges = tuple(
         max(column, key=lambda one: one.end_bytes)
         for column in zip(*(one.access_ranges for one in records), strict=True)
@@ -72,9 +72,9 @@ def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
 
 
 def looks_idle(seen: Seen, pointers: Sequence[Argument]) -> bool:
-    """Whether in at least half of the planned probes fewer elements than work-items are written.
+    """Whether at least half of the planned probes write fewer elements than they have work-items.
 
-    True for kernels whose work-items mostly leave at once, but also for reductions, and for a
+    True for kernels of which most work-items return at once, but also for reductions, and for a
     kernel without planned probes.
 
     Args:

@@ -1,7 +1,8 @@
 """Find the buffers that hold indices: values that decide how far a kernel reaches into others.
 
-Owns the search. The values of one buffer get larger limits; a buffer that is then reached further
-is its target. The reach depends on the limit as it depends on a size, so that it is fitted alike.
+Owns the search. The values of one buffer get larger limits. Another buffer into which the kernel
+then reaches further is a target of the first one. This reach depends on the limit as it depends on
+a size, so it is fitted in the same way.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FLOATS = frozenset({"half", "float", "double"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steering:
-    """``by_target``: for each buffer, the buffers of indices into it; ``roles``: of the latter."""
+    """``by_target``: the buffers of indices into each buffer; ``roles``: roles of index buffers."""
 
     by_target: Mapping[int, frozenset[int]]
     roles: tuple[IndexRole, ...]
@@ -45,10 +46,10 @@ def find_roles(
     steered: frozenset[int],
     neighbour_pairs: Sequence[int],
 ) -> Steering:
-    """Find the integer buffers whose values are indices into ``steered`` buffers, with their rules.
+    """Find the integer buffers whose values are indices into ``steered`` buffers, and their roles.
 
     Args:
-        probing: the kernel's.
+        probing: runs the launches of the kernel.
         points: points that were probed.
         pointers: the kernel's pointer arguments.
         steered: positions of the buffers whose reach depends on contents.
@@ -81,9 +82,10 @@ def _reached_together(
     pointers: Sequence[Argument],
     by_target: Mapping[int, set[int]],
 ) -> dict[int, IndexTarget]:
-    """Return the targets with several sources, each with its reach if all sources have one limit.
+    """Return the targets with several sources, and their reach if all sources have the same limit.
 
-    In ``a[b[i] + c[i]]`` the reach of ``b`` depends on the values of ``c``; plans use one limit.
+    In ``a[b[i] + c[i]]`` the reach by ``b`` depends on the values of ``c``; plans give both the
+    same limit.
     """
     found: dict[int, IndexTarget] = {}
     for position, sources in by_target.items():
@@ -187,7 +189,7 @@ def _target(
 
 
 def _form_of_limit(explained: Explained | None, limit: int) -> Fit | None:
-    """Return the form that contains the values' limit; None if the reach does not depend on it."""
+    """Return the form that contains the limit of the values; None if no form depends on it."""
     if explained is None:
         return None
     for one in (explained.form, explained.cap):

@@ -1,4 +1,7 @@
-"""The analysis of a kernel of which nothing is known; imports little, for the children's parent."""
+"""The analysis of a kernel of which nothing is known.
+
+Imports little, because the parent of the children imports this module.
+"""
 
 from __future__ import annotations
 

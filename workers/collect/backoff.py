@@ -1,7 +1,7 @@
 """The backoff for a ledger that could not be reached.
 
-Owns the waits: each is twice the one before, so that a thousand workers do not all call a server at
-once when it comes back.
+Owns the waiting times. Each wait is twice as long as the one before, so that a thousand workers do
+not all call a server at once when it answers again.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ class Backoff:
         return now_s < self._until_s
 
     def outage_s(self, *, now_s: float) -> float:
-        """Return for how many seconds the ledger has not answered; 0 if it answered last."""
+        """Return for how many seconds the ledger has not answered; 0 if the last call succeeded."""
         return now_s - self._since_s if self._num_failures else 0.0

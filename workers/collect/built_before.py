@@ -1,6 +1,7 @@
 """Find a task whose kernel was once built for this dataset, to test whether this machine can build.
 
-A kernel that built then must build now; else the machine is at fault. Built in: ``pipeline.py``.
+A kernel that could be built then must build now; otherwise this machine is at fault.
+``pipeline.py`` builds it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A device of this host at work: opened and claimed once, it then collects the tasks of a run.
+"""Open and claim one device of this host, then collect the tasks of a run with it.
 
 Owns what a worker process holds (scratch folder, claim of the GPU, children) and the order of its
-run: device record, ledger, loop, sweep, card. The command line or a cluster's actor drives it.
+steps: device record, ledger, loop, sweep, card. The command line or a cluster's actor drives it.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ _TIDY_ATTEMPTS = 5
 
 
 class Control:
-    """How the command line or an actor reaches a running collect."""
+    """The means by which the command line or an actor stops a running collect."""
 
     def __init__(self) -> None:
         self.num_interrupts = 0
         self.is_collecting = False
-        """Whether the loop runs: then an interrupt lets it finish the task in hand."""
+        """Whether the loop runs. While it runs, an interrupt lets it finish the task in hand."""
         self.drained = ""
-        """Why the device is given up, if that stops the run; else ""."""
+        """Why the run gives its device up and stops; "" if it does not."""
 
     def interrupt(self) -> None:
-        """Stop: after the first call finish the task in hand, after the second drop it."""
+        """Stop the run: the first call lets the task in hand finish, the second call drops it."""
         self.num_interrupts += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """What is known when the loop is about to begin; the observer is made from it."""
+    """What is known when the loop is about to begin; ``observe`` makes the observer from this."""
 
     plan: Plan
     device: Device
@@ -90,7 +90,7 @@ class DeviceWorker:
         ref: the device.
         config: the whole tree.
         where: the dataset's name in messages to other processes that want the device.
-        logs: takes what is logged, if the caller has set one up already.
+        logs: the handler that receives log records, if the caller has set one up already.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class DeviceWorker:
 
         Raises:
             DeviceLostError: The device cannot be opened.
-            GpuTakenError: Another process uses it.
+            GpuTakenError: Another process uses the device.
         """
         found = self._pipeline.open_device(measure_peaks=False)
         _logger.debug("opened %s", found)
@@ -168,16 +168,17 @@ class DeviceWorker:
 
         Args:
             fs: the dataset, joined (``joining.join_plan``).
-            plan: of the run.
+            plan: the run's plan.
             ledger_location: where the run's ledgers are kept.
             events: folder of the event log.
             kept: folder on this host for finished tasks when the dataset's folder is lost.
             control: passes Ctrl-C on.
             observe: makes the observer of progress.
-            skipped: files of the corpus without any kernel, and why.
+            skipped: files of the corpus without any kernel, each with the reason.
             context: further fields of every event and every heartbeat.
             heard: receives the report of each heartbeat.
-            counts_rows: count the rows, for ``RunStart.statuses`` and ``limits.max_failures``.
+            counts_rows: whether to count the rows at the start, for ``RunStart.statuses`` and
+                ``limits.max_failures``.
 
         Returns:
             Why the collection ended, and the device as the dataset records it.
@@ -214,7 +215,7 @@ class DeviceWorker:
                 self._pipeline.use(plan, device, note=log.note, monitor=monitor)
                 own = kept / (run.run_id or plan.plan_hash) / device.device_id
                 pairs = KeptPairs(own, plan_hash=plan.plan_hash)
-                put_back = pairs.put_back(fs)  # first: a rebuild of the ledger may adopt them
+                put_back = pairs.put_back(fs)  # first, as a rebuilt ledger may adopt them
                 loop = _make_loop(
                     fs=fs,
                     ledger_location=ledger_location,
@@ -277,7 +278,7 @@ def _make_loop(
         executor=pipeline,
         holder=holder,
         device_shards=[device_entry],
-        clock_s=boot_clock_s,  # like the ledger's: leases also expire while the host is suspended
+        clock_s=boot_clock_s,  # as in the ledger: leases also expire while the host is suspended
         new_stem=lambda epoch: f"e{epoch:06d}-{_slug(who)}-{secrets.token_hex(6)}",
         store_config=config.store,
         ledger_config=config.ledger,
@@ -310,7 +311,7 @@ def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> I
 def _drive(
     loop: CollectLoop, control: Control, config: CollectConfig, tally: Tally, started_s: float
 ) -> None:
-    """Step the loop until it is over; pass on the reasons to stop early."""
+    """Step the loop until it is over; tell it the reasons to stop early."""
     limits = config.limits
     aborted = False
     control.is_collecting = True
@@ -328,11 +329,11 @@ def _drive(
 
 
 def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
-    """As the last collector: publish shards of dead ones, sweep orphans, write the card."""
+    """Update the dataset card; the last collector also publishes all shards and sweeps orphans."""
     for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` also hold the lock for a moment
         with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
             if alone:
-                # The lock may not reach other hosts: while they hold leases, nothing is swept.
+                # Other hosts may not see the lock. So nothing is swept while they hold leases.
                 if loop.finish() and loop.num_leased() == 0:
                     recorded = loop.recorded()
                     if recorded is not None:

@@ -18,7 +18,7 @@ _MESSAGE_LIMIT = 4000
 
 
 class EventLogHandler(logging.Handler):
-    """Writes records of level ``WARNING`` and above into an event log, once one is open."""
+    """Writes records of level ``WARNING`` and above into an event log, once that log is open."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -29,7 +29,7 @@ class EventLogHandler(logging.Handler):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether records wait that no event log has received."""
+        """Whether there are records that no event log has received."""
         return bool(self._waiting)
 
     @contextlib.contextmanager
@@ -45,7 +45,7 @@ class EventLogHandler(logging.Handler):
         Args:
             log: the event log.
             tasks_in_hand: returns the ids of the tasks that the worker has in hand.
-            told: also receives each message.
+            told: is called with each message.
         """
         with self._locked():
             self._log, self._tasks_in_hand, self._told = log, tasks_in_hand, told
@@ -96,7 +96,7 @@ class EventLogHandler(logging.Handler):
 
 @contextlib.contextmanager
 def logging_taken() -> Iterator[EventLogHandler]:
-    """Take what this process logs for the length of a ``with``; stderr still shows it."""
+    """Receive this process's log records for the length of a ``with``; stderr still shows them."""
     handler = EventLogHandler()
     root = logging.getLogger()
     root.addHandler(handler)

@@ -1,7 +1,7 @@
-"""The event stream: one JSON line for everything the loop does, in ``DIR/events/``.
+"""The event stream: one JSON line for everything that the loop does, in ``DIR/events/``.
 
-Owns the file and the form of its lines. The lines are for people and tools that look for causes;
-the dataset never depends on them.
+Owns the file and the form of its lines. People and tools search the lines for the causes of
+problems; the dataset never depends on them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class EventLog:
             open_to_append(path), "a", encoding="utf-8", buffering=1
         )
         self._who = {"worker_id": worker_id, **(context or {})}
-        self._lock = threading.Lock()  # what is logged comes from any thread
+        self._lock = threading.Lock()  # any thread may log
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """Write that a task was leased."""
@@ -157,8 +157,8 @@ class EventLog:
     def _write(self, event: str, **fields: Any) -> None:
         told = masked_values(fields)
         line = {"at_s": round(time.time(), 3), "event": event, **self._who, **told}
-        if event != "log":  # a "log" event comes from ``logging`` already
+        if event != "log":  # ``logging`` has already handled the message of a "log" event
             _logger.debug("%s %s", event, told)
-        # Writing shards reports a full disk. A thread may log after the file is closed.
+        # OSError: writing shards reports a full disk. ValueError: a thread may log after the close.
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,6 +1,6 @@
-"""How many tasks one of several collectors may hold, so that no device ends long after the others.
+"""Limit how many tasks each collector holds, so that no device ends long after the others.
 
-Owns the estimate and how often the open tasks are counted for it.
+Owns the estimate of a fair share, and how often the open tasks are counted for the estimate.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable
 from llmperf_common.ledger.protocol import TaskCounts
 
 _LEAST_SHARE = 4
-"""A collector may always hold a quarter of its capacity: its device does not wait for builds."""
+"""A collector may always hold 1/4 of its capacity, so that its device does not wait for builds."""
 _LEAST_IN_HAND = 3
 _COUNT_INTERVAL_S = 2.0
 _COUNT_SHARE = 0.01
-"""Counting takes at most this share of the time: it reads the whole table of an SQLite ledger, 30 to
-55 ms for 400,000 tasks."""
+"""Counting takes at most this share of the time. It reads a whole table of an SQLite ledger, which
+takes 30 to 55 ms for 400,000 tasks."""
 
 
 class FairShare:
     """A collector's share of the tasks that nobody holds.
 
-    As these become fewer, every collector claims less (after Polychronopoulos and Kuck, *Guided
-    self-scheduling*, 1987).
+    As these tasks become fewer, every collector claims fewer of them (after Polychronopoulos and
+    Kuck, *Guided self-scheduling*, 1987).
 
     Args:
         clock_s: seconds, monotonic.
@@ -40,11 +40,11 @@ class FairShare:
         return self._clock_s() >= self._count_after_s
 
     def forget(self) -> None:
-        """The ledger is another one now: count before the next claim."""
+        """Count before the next claim, because the ledger has been replaced."""
         self._count_after_s = -math.inf
 
     def update(self, counts: TaskCounts, *, num_held: int, began_s: float) -> None:
-        """Take new counts, asked for at ``began_s``; ``num_held`` leases are this collector's."""
+        """Use new counts, requested at ``began_s``; this collector holds ``num_held`` leases."""
         now_s = self._clock_s()
         self._count_after_s = now_s + max(_COUNT_INTERVAL_S, (now_s - began_s) / _COUNT_SHARE)
         if counts.leased <= num_held:  # nobody else is at work
@@ -54,6 +54,6 @@ class FairShare:
         self._share = (counts.total - counts.done - counts.leased) / num_collectors
 
     def most_in_hand(self, capacity: int) -> int:
-        """Return how many tasks may be in hand, of ``capacity`` that the executor can hold."""
+        """Return how many tasks this collector may hold; its executor can hold ``capacity``."""
         least = max(_LEAST_IN_HAND, capacity // _LEAST_SHARE)
         return int(min(capacity, max(least, self._share)))

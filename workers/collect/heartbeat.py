@@ -1,6 +1,7 @@
-"""A worker's heartbeat: sends its report to the ledger every few seconds and once at the end.
+"""Send a worker's report to the ledger every few seconds and once at the end.
 
-Owns the interval. A report that fails does not disturb the loop: viewers see the last one age.
+Owns the interval. A failure to send does not disturb the loop; ``llmperf status`` then shows the
+last report, which grows older.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class HeartbeatWriter:
         report: makes the worker's document.
         worker_id: the worker's name in the ledger.
         clock_s: monotonic seconds.
-        heard: also receives each document (an actor makes metrics of it).
+        heard: is called with each document (an actor makes metrics of it).
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class HeartbeatWriter:
         self._after_s = clock_s()
 
     def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:
-        """Send a report if one is due; ``is_last``: send it in any case."""
+        """Send a report if one is due; with ``is_last`` send it in any case."""
         now_s = self._clock_s()
         if now_s < self._after_s and not is_last:
             return

@@ -1,7 +1,7 @@
 """Join a dataset folder as a collector: its plan, ``run.json``, the device's record and the ledger.
 
-Owns what the first collector creates and all later ones take over. The order of a whole run:
-``collect.py``.
+Owns what the first collector creates and all later ones take over. ``device_worker.py`` calls these
+functions in the order of a run.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from workers.plan.task_index import TaskIndex
 def join_plan(
     fs: Filesystem, corpus: Corpus, config: CollectConfig, found: Sequence[Device]
 ) -> Plan:
-    """Return the folder's plan; create it if missing: a task for each kernel on each device class.
+    """Return the run's plan, a task for each kernel on each device class; create a missing run.
 
-    ``run.json`` provides the facts of the device classes if it has them all: the memory size that a
-    driver reports changes between two starts, but a plan must not change. A run of several classes
-    can be joined with any of them.
+    If ``run.json`` lists all device classes of ``found``, the plan takes their facts from there,
+    because the memory size that a driver reports changes between two starts, but a plan must not
+    change. A device of any listed class can join the run.
 
     Raises:
         StoreError: The folder cannot be used, or its store cannot create a name only once.
@@ -101,7 +101,7 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
 
 
 def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
-    """Pin the dataset's folder and plan: from here on neither is created again."""
+    """Pin the dataset's folder and plan, so that from here on neither is created again."""
     fs.pin(RUN_FILE)
     run = read_run(fs)
     if run is None or run.plan_hash != plan.plan_hash:
@@ -115,7 +115,7 @@ def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
 def device_of_run(
     fs: Filesystem, found: Device, plan: Plan, pipeline: DevicePipeline
 ) -> tuple[Device, ShardEntry]:
-    """Return the device as the dataset records it, measuring its peaks the first time."""
+    """Return the device as the dataset records it; the first time, measure its peaks."""
     name = f"devices/{found.device_id}.parquet"
     try:
         data = fs.read_bytes(name)
@@ -131,7 +131,7 @@ def device_of_run(
 
 
 def with_limits(device: Device) -> Device:
-    """Return the device's record with NVML's fields; unchanged where NVML does not know it."""
+    """Return the device with NVML's fields filled in; unchanged if NVML does not know it."""
     gpu = open_gpu_of(device)
     if gpu is None or isinstance(gpu, NvmlAbsent):
         return device
@@ -143,7 +143,7 @@ def attach_ledger(
     fs: Filesystem, ledger_location: LedgerLocation, plan: Plan, *, who: str
 ) -> Ledger:
     """Return the dataset's ledger, rebuilt from the shards if necessary."""
-    # A large plan has a large index: it is not kept after this call.
+    # The index of a large plan is large. So it is not kept after this call.
     index = TaskIndex(plan)
     return attach(fs, ledger_location, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
 
@@ -151,10 +151,10 @@ def attach_ledger(
 def ledger_opener(
     fs: Filesystem, ledger_location: LedgerLocation, plan: Plan, *, who: str
 ) -> Callable[[], Ledger]:
-    """Return a function that attaches the ledger: after the first time only to a writable store.
+    """Return a function that attaches the ledger. Before it attaches again, it checks the store.
 
-    A ledger on a disk that takes no more writes opens, but is lost at the first claim: without the
-    check the collector would attach for ever.
+    The check shows that the store still takes writes. Otherwise a ledger can be opened but is lost
+    at the first claim, and without the check the collector would attach for ever.
     """
     starts = itertools.count()
 

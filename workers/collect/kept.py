@@ -1,8 +1,8 @@
 """Keep finished tasks on this host when the dataset's folder is lost; the next start commits them.
 
-Owns the folder of kept pairs, one for each run and device. A kept pair is the pair of shards that
-the collector would have committed. It is committed later under the tokens that it was written with:
-a task that went to another holder meanwhile stays with that holder.
+Owns the folder of kept pairs; each run and device has its own. A kept pair is the pair of shards
+that the collector would have committed. It is committed later with the tokens that are in it, so a
+task that went to another holder meanwhile stays with that holder.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class KeptPairs:
     """The pairs of shards that this host keeps of one run and device.
 
     Args:
-        folder: of this run and device; created when there is something to keep.
-        plan_hash: of the run.
+        folder: the folder of this run and device; created when there is something to keep.
+        plan_hash: the plan hash of the run.
     """
 
     def __init__(self, folder: Path, *, plan_hash: str) -> None:
@@ -50,7 +50,7 @@ class KeptPairs:
         self._plan_hash = plan_hash
 
     def keep(self, items: Sequence[FinishedTask], stem: str) -> None:
-        """Write finished tasks that could not be committed. Raises StoreError, OSError."""
+        """Write finished tasks that could not be committed; raises StoreError or OSError."""
         shards = encode_results(
             stem,
             [item.result for item in items],

@@ -39,10 +39,11 @@ _logger = logging.getLogger(__name__)
 
 _BACKOFF_POLL_S = 0.1
 _CLAIM_SHARE = 8
-"""The loop claims when an eighth of the executor's capacity is free: with one claim for each task,
-claims took most of an actor's ledger time."""
+"""The loop claims when an eighth of the executor's capacity is free. When each task was claimed on
+its own, claims took most of an actor's ledger time."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
-"""Seconds between two attempts to claim tasks that others hold: their holders may die."""
+"""Seconds between two attempts to claim tasks that others hold. Such a task is free once its holder
+has died."""
 
 
 class CollectLoop:
@@ -50,20 +51,20 @@ class CollectLoop:
 
     Args:
         fs: the dataset folder.
-        attach: opens the ledger; rebuilds it if it is gone.
+        attach: opens the ledger, or rebuilds it if it is gone.
         plan: provides the tasks.
         tasks: the indices this worker may take (those of its device class).
         executor: runs the tasks.
         holder: this process.
-        device_shards: committed with every batch, so that no sample lacks its device.
+        device_shards: the device's record; committed with every batch, so that no sample lacks it.
         clock_s: monotonic seconds.
         new_stem: returns a unique shard name for an epoch.
         observer: receives the loop's events.
-        writer: encodes and writes shards beside the loop: the device must not wait for a disk.
+        writer: encodes and writes shards beside the loop, as the device must not wait for a disk.
         encode: ``encode_results``, or a version of it that caches.
-        sleep: waits, in seconds, while a ledger cannot be reached and nothing runs.
+        sleep: called with seconds to wait while the ledger cannot be reached and nothing runs.
         heartbeat: sends heartbeats to the ledger.
-        builds_again: for ``DoubtfulBuilds``.
+        builds_again: as for ``DoubtfulBuilds``.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class CollectLoop:
 
     @property
     def is_over(self) -> bool:
-        """Whether no work is left: none at all, or none to finish after a stop."""
+        """Whether all tasks are done, or the work that remained after a stop is finished."""
         idle = not self._executor.leases() and self._outbox.is_empty
         is_decided = not self._doubtful or self._stop is EndReason.INTERRUPTED
         return idle and is_decided and (self._all_done or self._stop is not None)
@@ -156,7 +157,7 @@ class CollectLoop:
     def step(self, timeout_s: float) -> None:
         """Do one step: renew, claim, run for about ``timeout_s``, commit, publish."""
         was_waiting = self._backoff.is_waiting(now_s=self._clock_s())
-        if was_waiting and not self._is_attached:  # no task is in hand: the lost ledger took them
+        if was_waiting and not self._is_attached:  # no task is in hand: all were lost
             self._sleep(min(timeout_s, _BACKOFF_POLL_S))
             return
         is_there = self._guarded(lambda: self._step(timeout_s)) and not was_waiting
@@ -164,10 +165,11 @@ class CollectLoop:
             self._heartbeat.tell(self._ledger)
 
     def finish(self) -> bool:
-        """Commit and publish what this worker and dead ones have left; return whether that is done.
+        """Commit this worker's finished tasks and publish all shards; return whether that is done.
 
-        Unless it is, nothing may be swept: a dead worker's committed shards may be unpublished. It
-        fails only after ``abort_tasks`` while the ledger does not answer: an abort does not wait.
+        If it is not done, nothing may be swept, because committed shards of a dead worker may still
+        be unpublished. It is not done only if the ledger does not answer after ``abort_tasks``,
+        because an aborted loop does not wait for the ledger.
         """
         while not self._outbox.is_empty:
             self._await_ledger()
@@ -182,7 +184,7 @@ class CollectLoop:
         return True
 
     def num_leased(self) -> int:
-        """Return how many tasks of this class any collector holds; 1 if the ledger is away."""
+        """Return how many tasks of this class are leased; 1 if the ledger does not answer."""
         found: list[int] = []
         self._guarded(lambda: found.append(self._ledger.counts(self._tasks).leased))
         return found[0] if found else 1
@@ -197,7 +199,7 @@ class CollectLoop:
         return [*self._outbox.items, *self._doubtful.items]
 
     def commit_kept(self, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> bool | None:
-        """Commit an earlier process's pair; return whether it was accepted, None if unanswered."""
+        """Commit a kept pair; return whether it was accepted, None if the ledger did not answer."""
         answers: list[CommitOutcome] = []
         self._guarded(
             lambda: answers.append(
@@ -207,7 +209,10 @@ class CollectLoop:
         return isinstance(answers[0], Committed) if answers else None
 
     def recorded(self) -> frozenset[str] | None:
-        """Return every shard the ledger has recorded (not to be swept); None if it is away."""
+        """Return the names of all shards that the ledger has recorded; None if it does not answer.
+
+        A sweep must leave these shards in place.
+        """
         found: list[str] = []
         is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
         return frozenset(found) if is_there else None
@@ -215,7 +220,7 @@ class CollectLoop:
     def close(self) -> None:
         """Release all leases, if the ledger answers, and close it."""
         if not self._is_attached:
-            return  # the ledger is closed, and its leases went with it
+            return  # the ledger is lost and closed, and so are its leases
         with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
             self._ledger.release(self._held())
             if self._heartbeat is not None:
@@ -234,14 +239,14 @@ class CollectLoop:
                 self._attach_again()
             was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            if not was_left_alone:  # else nothing was asked of it, and it may still be away
+            if not was_left_alone:  # in a backoff the action asks nothing: no sign of an answer
                 self._backoff.succeeded()
             return True
         except LedgerAwayError as error:
             self._note_outage(error)
             return False
         except LedgerLostError as error:
-            self._fs.check_place()  # raises if the folder is lost, too: then nothing is dropped
+            self._fs.check_place()  # raises before anything is dropped if the folder is lost, too
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
             self._executor.abandon([lease.task for lease in self._executor.leases()])
@@ -305,7 +310,7 @@ class CollectLoop:
             self._observer.finished(item.lease, item.result)
 
     def _settle_doubtful(self) -> None:
-        """Decide about held-back tasks once no other task can show whether kernels build here."""
+        """Decide about doubtful tasks once no other task can show whether kernels build here."""
         is_last = not self._executor.leases() and (
             self._stop is not None or self._clock_s() < self._claim_after_s
         )
@@ -365,7 +370,7 @@ class CollectLoop:
         self._fair_share.update(counts, num_held=len(self._held()), began_s=began_s)
 
     def _drop_superseded(self, leases: Sequence[Lease]) -> None:
-        """Drop tasks in hand that were leased to us again: the old lease expired unnoticed."""
+        """Drop tasks in hand that were leased to us again, because their old leases expired."""
         again = {lease.task for lease in leases} & {lease.task for lease in self._held()}
         if again:
             self._executor.abandon(again)
@@ -376,12 +381,13 @@ class CollectLoop:
     def _commit(self, *, wait: bool) -> None:
         """Write the waiting results as one pair of shards; record the tasks that are still ours.
 
-        Without ``wait`` it returns while the shards are being written; the next call goes on.
+        Without ``wait``, return while the shards are being written; the next call continues.
         """
         batch = self._outbox.written(self._ledger.epoch, wait=wait)
         if batch is None:
             return
-        # Checked last: shards that were removed, or hidden by another mount, must not be committed.
+        # Checked just before the commit: it must not record shards that were removed, or that
+        # another mount hides.
         if absent_shards(self._fs, batch.shards):
             self._outbox.write_again()
             return

@@ -13,7 +13,7 @@ from workers.plan.plan import Task
 
 
 class EndReason(StrEnum):
-    """Why a collecting loop ended; for the end of one config's readings: `records.StopReason`."""
+    """Why a collecting loop ended (why one config's readings ended: ``records.StopReason``)."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
@@ -53,7 +53,7 @@ class Heartbeat(Protocol):
     """Sends a worker's reports to a ledger at intervals; never raises."""
 
     def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:
-        """Send a report if one is due; ``is_last``: send it in any case."""
+        """Send a report if one is due; with ``is_last`` send it in any case."""
         ...
 
 

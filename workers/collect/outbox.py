@@ -1,7 +1,7 @@
 """Finished tasks on their way into the ledger: those that wait, and the batch being written.
 
-Owns when a pair of shards is due, what is in it, and writing it beside the loop: the device must
-not wait for a disk. A shard file counts only once the ledger has recorded it (``loop.py``).
+Owns when a pair of shards is due, what is in the pair, and writing it beside the loop, because the
+device must not wait for a disk. A shard counts only once the ledger has recorded it (``loop.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Batch:
 
     @property
     def leases(self) -> list[Lease]:
-        """The leases of its tasks."""
+        """The leases of the batch's tasks."""
         return [item.lease for item in self.items]
 
 
@@ -42,7 +42,7 @@ class Outbox:
     Args:
         fs: the dataset folder.
         plan_hash: identity of the plan.
-        config: how large a shard may get, and how long its tasks may wait.
+        config: how large a shard may get, and how long a finished task may wait.
         encode: encodes results as shards.
         writer: runs the encoding and writing.
         new_stem: returns a unique shard name for an epoch.
@@ -107,7 +107,7 @@ class Outbox:
         )
 
     def begin_writing(self, epoch: int) -> Batch:
-        """Begin to write the batch in hand, or a new one of all waiting tasks; return at once."""
+        """Begin to write the batch in hand, or a new batch of all waiting tasks; return at once."""
         if self._batch is None:
             self._batch = self._new_batch(tuple(self._waiting), epoch)
             self._waiting.clear()
@@ -133,7 +133,7 @@ class Outbox:
         return batch
 
     def write_again(self) -> None:
-        """Write the shards of the batch in hand anew: they have vanished."""
+        """Let the next call write the shards of the batch in hand anew, as they have vanished."""
         assert self._batch is not None, "something was written"
         self._batch.writing = None
 
@@ -151,7 +151,7 @@ class Outbox:
         self._batch = self._new_batch(kept, epoch) if kept else None
 
     def forget_waiting(self, tasks: Collection[int]) -> None:
-        """Drop those of these tasks that are in no batch yet."""
+        """Drop those of ``tasks`` that are in no batch yet."""
         self._waiting = [item for item in self._waiting if item.lease.task not in tasks]
 
     def clear(self) -> None:

@@ -1,6 +1,7 @@
-"""Publish manifests that list what all collectors have committed; one worker at a time does it.
+"""Publish manifests that list what all collectors have committed.
 
-Owns when that happens. Two publishers at once do no harm: see ``store/manifests/manifest.py``.
+Owns when a manifest is published, and that only the elected worker does it. Two publishers at once
+do no harm: see ``store/manifests/manifest.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Publisher:
         fs: the dataset folder.
         plan_hash: identity of the plan.
         holder: this process.
-        interval_s: between two elections.
+        interval_s: seconds between two elections.
         clock_s: monotonic seconds.
         published: receives each new manifest.
     """
@@ -55,16 +56,16 @@ class Publisher:
         self._ledger: Ledger | None = None
         """The ledger whose shards were compared with the manifests as a whole."""
         self._last: Manifest | None = None
-        """The last manifest that this worker has published; the ledger has recorded all its shards.
-        While it is kept, its segments are neither read nor compared again."""
+        """The last manifest that this worker has published. The ledger has recorded all its shards.
+        While the manifest is kept here, its segments are neither read nor compared again."""
 
     def publish_if_due(self, ledger: Ledger) -> None:
-        """Publish new shards if that is due and this worker is elected. Raises LedgerLostError."""
+        """Publish new shards if that is due and this worker is elected; raises LedgerLostError."""
         now_s = self._clock_s()
         if now_s < self._due_s:
             return
         self._due_s = now_s + self._interval_s
-        # Twice the interval: a publisher that pauses loses its office, one at work keeps it.
+        # Twice the interval: an active publisher stays elected, one that pauses does not.
         ttl_s = 2 * max(self._interval_s, self._took_s)
         if not ledger.elect_publisher(holder=self._holder, ttl_s=ttl_s):
             return
@@ -73,7 +74,7 @@ class Publisher:
             self._publish(ledger, entries)
 
     def publish_all(self, ledger: Ledger) -> None:
-        """Publish every committed shard, elected or not; also shards that lost manifests listed.
+        """Publish every committed shard, even if not elected or if a lost manifest listed it.
 
         Raises:
             LedgerLostError: The ledger is lost, or was rolled back.
@@ -96,7 +97,7 @@ class Publisher:
         )
         if isinstance(result, StaleEpoch):
             raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
-        self._fs.check_place()  # what was written elsewhere is not published
+        self._fs.check_place()  # a manifest at another place is not published
         self._ledger, self._last = ledger, result
         if entries:
             ledger.mark_published([entry.name for entry in entries])
@@ -106,10 +107,11 @@ class Publisher:
     def _admit(
         self, ledger: Ledger, entries: Sequence[ShardEntry], base: Manifest
     ) -> Sequence[ShardEntry]:
-        """Return shards the manifests have lost; raise LedgerLostError if the ledger lacks shards.
+        """Return the committed shards that the manifests have lost, to be published again.
 
-        A ledger that was rolled back leases finished tasks again: to publish from it would double
-        their rows.
+        Raises:
+            LedgerLostError: The ledger lacks shards that the manifest lists. It was rolled back and
+                leases finished tasks again, so publishing from it would double their rows.
         """
         last = self._last if self._ledger is ledger else None
         unknown = unknown_shards(ledger, base, checked=last)
@@ -123,7 +125,7 @@ class Publisher:
             )
         if last is None or lists_all_of(base, last):
             return ()
-        lost = not_listed(ledger.shards(), base)  # a manifest was removed that had listed them
+        lost = not_listed(ledger.shards(), base)  # a removed manifest had listed them
         self._check_present(lost)
         return lost
 

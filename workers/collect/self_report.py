@@ -1,7 +1,7 @@
 """The report of a collecting process: its state, its rows and rate, the condition of its device.
 
-Owns the document that heartbeats carry (``collect/heartbeat.py`` sends it), at most about 2 KB. It
-is an observer of the loop; all counts are of this process since it began.
+Owns the document of at most about 2 KB that heartbeats carry (``collect/heartbeat.py`` sends it).
+``SelfReport`` observes the loop; all its counts are of this process since it began.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WorkerState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the process sends no further report after one with this state."""
+        """Whether a report with this state is the process's last one."""
         return self is not WorkerState.COLLECTING
 
 
@@ -47,7 +47,7 @@ class SelfReport(SilentObserver):
     Args:
         worker_id: ``host/pid``.
         device: the device that collects.
-        context: ids of actor, node and slot, where there are any.
+        context: the ids of actor, node and slot on a cluster; empty elsewhere.
         read: returns the device's present condition; None where it is not known.
         clock_s: monotonic seconds.
     """
@@ -89,7 +89,7 @@ class SelfReport(SilentObserver):
         return list(self._in_hand.values())
 
     def ends(self, state: WorkerState, why: str) -> None:
-        """Note how the process ended; its tasks in hand are given back."""
+        """Note how the process ended, and that it holds no tasks any more."""
         self._state, self._why = state, why
         self._in_hand.clear()
 
@@ -98,7 +98,7 @@ class SelfReport(SilentObserver):
         self.last_error = message
 
     def document(self) -> dict[str, Any]:
-        """Return the report as of now; rates count durable tasks and durable rows that are ok."""
+        """Return the current report; its rates count durable tasks and durable rows that are ok."""
         now_s = self._clock_s()
         while self._committed and self._committed[0][0] < now_s - RATE_WINDOW_S:
             self._committed.popleft()

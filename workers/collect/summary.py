@@ -1,6 +1,6 @@
-"""The summary of a run: what the dataset holds, against what the plan asks for.
+"""The summary of a run: what the dataset holds, compared with what the plan asks for.
 
-Owns the count ``planned == ok + failed + pending``, which is asserted.
+Owns the assertion ``planned == ok + failed + pending``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class CollectSummary:
 def summarise(
     fs: Filesystem, plan: Plan, devices: Sequence[Device], reason: EndReason, *, seconds: float
 ) -> CollectSummary:
-    """Count what the dataset holds against what the plan asks for.
+    """Count what the dataset holds, and what is missing from the plan.
 
     Raises:
         StoreError: The dataset holds a task twice, or a shard cannot be read.
@@ -103,7 +103,7 @@ def summarise(
     dataset = open_dataset(fs)
     done = _finished(dataset)
     num_rows = dataset.manifest.num_tasks
-    if num_rows > len(done):  # an older version could write this, with an outdated ledger
+    if num_rows > len(done):  # written by an older version with an outdated ledger
         raise StoreError(
             f"{fs.describe()} holds {num_rows - len(done)} results twice: run "
             f"`llmperf dataset repair {fs.describe()}`, then the same command again"
@@ -115,7 +115,7 @@ def summarise(
     first = [plan.task(index) for index in range(min(plan.num_tasks, _MAX_TASKS_COUNTED))]
     statuses, rows, noise = _count_rows(dataset, [task.task_id for task in first])
     full = plan.plan_config.samples_per_kernel
-    # A plan gives no task more than `full`: only tasks with fewer rows have their configs drawn.
+    # A task has at most `full` configs. So only tasks with fewer rows have their configs drawn.
     odd = [task for task in first if rows.get(task.task_id, full) != full]
     analyses = _analyses(dataset, [task.task_id for task in odd])
     num_planned = dataset.num_samples + num_pending
@@ -147,10 +147,11 @@ def _finished(dataset: Dataset) -> npt.NDArray[np.uint64]:
 def _count_rows(
     dataset: Dataset, tasks: Sequence[str]
 ) -> tuple[dict[str, int], Counter[str], Noise]:
-    """Return the rows by status, the rows with a launch config of each of ``tasks``, and the noise.
+    """Return the row counts by status, the row counts of each of ``tasks``, and the noise.
 
-    A kernel that failed before any launch config has one row without. Each shard is read only once,
-    because the store may be far away.
+    The counts of ``tasks`` leave out rows without a launch config: a kernel that failed before its
+    first launch config has one such row. Each shard is read only once, because the store may be far
+    away.
     """
     statuses: Counter[str] = Counter()
     rows: Counter[str] = Counter()

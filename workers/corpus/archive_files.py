@@ -45,11 +45,11 @@ class ArchiveFiles:
         self._header_budget = MemoryBudget(MAX_HEADER_TEXT_BYTES)
 
     def wants(self, name: str, obstacle: str) -> bool:
-        """Whether to read a member; notes as skipped a source that is unreadable, or an archive.
+        """Whether to read a member. An unreadable source or a nested archive is noted as skipped.
 
         Args:
             name: the member's name in the archive.
-            obstacle: why it cannot be read; empty if it can.
+            obstacle: why the member cannot be read; empty if it can be read.
         """
         path = _path(name)
         if is_archive_name(path) and not is_hidden(path):
@@ -99,7 +99,7 @@ class ArchiveFiles:
 
 
 def _path(name: str) -> str:
-    # Programs on Windows write backslashes; a folder there could not hold a name with a backslash.
+    # Programs on Windows write backslashes. No file name on Windows can contain a backslash.
     return name.replace("\\", "/")
 
 

@@ -86,7 +86,7 @@ class TarBytes(BoundedStream):
         self._header_at: int | None = None
 
     def expect_header(self, position: int) -> None:
-        """Announce that the next header is read from ``position`` on; before it comes content."""
+        """Announce that the next header begins at ``position``; content comes before it."""
         self._header_at = position
 
     def expect_content(self) -> None:

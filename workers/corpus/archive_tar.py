@@ -33,7 +33,7 @@ class DamagedHeaderError(Exception):
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """Raises DamagedHeaderError; tarfile itself would take a damaged header for the end."""
+    """Raises DamagedHeaderError; tarfile would take a damaged header for the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
@@ -58,7 +58,7 @@ def read_tar(raw: IO[bytes], num_bytes: int, found: ArchiveFiles) -> None:
     """
     stream = TarBytes(_unpacked(raw), UnpackedBytes(num_bytes))
     stream.expect_header(0)
-    # "r|" reads in one pass without seeking; every header must stay within its limit.
+    # "r|" reads in one pass without seeking. Every header must stay within the limit.
     with _TARFILE.open(fileobj=stream, mode="r|", tarinfo=_StrictTarInfo) as tar:
         for member in _members(tar, stream):
             if not member.isdir() and found.wants(member.name, _obstacle(member)):

@@ -1,8 +1,8 @@
 """Read the members of a zip archive, however hostile it is.
 
-Owns all use of ``zipfile``, which trusts an archive's directory: the number of entries, and that no
-two entries share bytes. ``archive_streams.py`` has the limits, ``archive_files.py`` decides which
-members are read.
+Owns all use of ``zipfile``, and two checks of an archive's directory, which ``zipfile`` trusts: its
+size, and that no two entries share bytes. ``archive_streams.py`` has the limits,
+``archive_files.py`` decides which members are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError)
 
 
 class _DirectoryReader(io.BufferedReader):
-    """Refuses a directory that is too large, before ``zipfile`` makes an object for each entry."""
+    """Refuses a directory that is too large before ``zipfile`` makes an object for each entry."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         super().__init__(raw)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def _files(members: Iterable[zipfile.ZipInfo]) -> Iterator[zipfile.ZipInfo]:
 
 
 def _check_apart(archive: zipfile.ZipFile) -> None:
-    """Refuse entries that share bytes: with them a small archive unpacks to any number of files."""
+    """Refuse entries that share bytes: they let a small archive unpack to any number of files."""
     places = sorted(
         (one.header_offset, one.header_offset + _LOCAL_HEADER_BYTES + one.compress_size)
         for one in archive.infolist()

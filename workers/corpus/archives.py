@@ -27,12 +27,12 @@ _DAMAGE = (
 
 
 def read_archive(source: Path, suite: str | None) -> FoundFiles:
-    """Read every ``.cl`` file of an archive, with the archive's headers that it includes put in.
+    """Read every ``.cl`` file of an archive, its includes replaced by the archive's headers.
 
-    If two members have one name, the later one counts, as when unpacking.
+    If two members have the same name, the later one counts, as when the archive is unpacked.
 
     Raises:
-        CorpusError: It is unreadable or damaged, exceeds a limit, or has no ``.cl`` file.
+        CorpusError: The archive is unreadable or damaged, exceeds a limit, or has no ``.cl`` file.
     """
     found = ArchiveFiles(suite or _stem(source.name))
     read = read_zip if source.name.lower().endswith(".zip") else read_tar

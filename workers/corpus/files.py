@@ -1,4 +1,4 @@
-"""What a source file is: which names count, how bytes become text, and how much text is held.
+"""Decide what a source file is: which names count, how bytes become text, how much text is held.
 
 One rule serves folders (``corpus/folders.py``), archives (``corpus/archives.py``) and git
 directories (``corpus/git.py``), so that the same tree gives the same kernels from each.
@@ -25,9 +25,9 @@ MAX_HASHED_BYTES = 256 * 2**20
 """Bytes of an oversized file that its hash covers. Reading all of a sparse file of 1 TiB would take
 an hour."""
 MAX_MEMBERS = 200_000
-"""Files of any kind in one archive or git tree; a larger one is an attack or not a corpus."""
+"""Files of any kind in one archive or git tree; one with more is an attack or not a corpus."""
 MAX_TEXT_BYTES = 512 * 2**20
-"""Bytes of memory for the sources of one folder, archive or git tree; all are held at once."""
+"""Bytes of memory for the sources of one folder, archive or git tree, all of them held at once."""
 MAX_HEADER_TEXT_BYTES = 128 * 2**20
 """Bytes of memory for the headers of one source. An archive is read only once, so that all of its
 headers are held until the end."""
@@ -78,7 +78,7 @@ class MemoryBudget:
 
 
 def held_bytes(text: str | None) -> int:
-    """Return the memory of a text in bytes; a single emoji makes every character take four.
+    """Return the memory of a text in bytes. With a single emoji, every character takes four bytes.
 
     >>> held_bytes("a" * 1000) < 1100 < 4000 < held_bytes("a" * 998 + "\N{WORLD MAP}" * 2)
     True

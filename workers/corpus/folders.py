@@ -1,6 +1,6 @@
 """Read the ``.cl`` files of a folder, or one file that was named directly.
 
-Owns the walk. Never follows links: as in an archive, everything read lies below the named folder.
+Owns the walk through a folder. Never follows links, so everything read lies below that folder.
 ``corpus/files.py`` says what a source file is.
 """
 
@@ -48,7 +48,7 @@ def read_alone(source: Path, suite: str | None) -> FoundFiles:
     """Read one file that was named directly; a file that is not a text is an error here.
 
     Raises:
-        CorpusError: It cannot be read, or is not a text.
+        CorpusError: The file cannot be read, or is not a text.
     """
     try:
         with source.open("rb") as stream:
@@ -69,7 +69,7 @@ def read_folder(source: Path, suite: str | None) -> FoundFiles:
     """Read every ``.cl`` file below a folder, except below names that begin with a dot.
 
     Raises:
-        CorpusError: It cannot be listed, has no ``.cl`` file, or more text than fits in memory.
+        CorpusError: The folder cannot be listed, has no ``.cl`` file, or has too much text.
     """
     name = suite or source.resolve().name
     found = _listing(source)
@@ -116,7 +116,7 @@ def _listing(top: Path) -> _Listing:
 
 
 def _enter(entry: os.DirEntry[str], path: str, found: _Listing) -> bool:
-    """Add one entry of a folder to ``found``; return whether it is a folder to list, too."""
+    """Add one entry of a folder to ``found``; return whether the entry is a folder to list, too."""
     reason = ""
     if entry.name.startswith("."):
         return False
@@ -147,7 +147,7 @@ def _headers_among(paths: dict[str, Path]) -> Callable[[str], str | None]:
 
 
 def _headers_beside(source: Path) -> Callable[[str], str | None]:
-    # The folder of a file that was named directly may be huge, such as a home: do not list it.
+    # The folder of a file that was named directly may be huge (such as a home). So do not list it.
     root = source.parent.resolve()
 
     def look_up(name: str) -> str | None:

@@ -1,7 +1,7 @@
 """Checks of the numbers in a corpus that another user may have written.
 
-Owns their ranges. A number that no column of a dataset can hold would end each run of that corpus
-at the same task.
+Owns the allowed ranges. A number that no column of a dataset can hold would end each run of that
+corpus at the same task.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from llmperf_common.records import MAX_ELEMENT_BYTES, Argument, Signature
 
 _MAX_DIMS = 3
 _MAX_SIDE = 2**31 - 1
-"""Work-items of one side of a work-group at most."""
+"""Maximum number of work-items of one side of a work-group."""
 _ROUNDING = 1e-9
-"""By which a share may exceed 1: those of corpora that were analysed before 26 November 2026 do, by some 1e-15."""
+"""How far a share may exceed 1. Shares exceed 1 by some 1e-15 in corpora that were analysed before
+26 November 2026."""
 _MAX_NUMBER = 2**53
-"""Largest constant, coefficient, limit and number of bytes: products with sizes stay exact in Python."""
+"""Largest constant, coefficient, limit and number of bytes. Python computes their products with
+sizes exactly."""
 
 
 def check_signature(signature: Signature) -> None:
-    """Raise ValueError if the signature has a number that no source gives."""
+    """Raise ValueError if the signature has a number that no source can lead to."""
     if not 1 <= signature.dims <= _MAX_DIMS:
         raise ValueError(f"a kernel of {_told(signature.dims)} dimensions")
     required = signature.required_local_size
@@ -42,7 +44,7 @@ def check_signature(signature: Signature) -> None:
 
 
 def check_analysis(analysis: Analysis) -> None:
-    """Raise ValueError if the analysis has a number that no probe gives."""
+    """Raise ValueError if the analysis has a number that no probe can lead to."""
     for form in _forms(analysis):
         for number in (form.constant, *(term.coefficient for term in form.terms)):
             _check(number, -_MAX_NUMBER, _MAX_NUMBER, "a coefficient of an extent")
@@ -83,5 +85,5 @@ def _check(number: int, least: int, most: int, what: str) -> None:
 
 
 def _told(number: int) -> str:
-    """Return a number in few characters: Python refuses to print one of many thousand digits."""
+    """Return a number in few characters: Python does not print numbers of many thousand digits."""
     return str(number) if abs(number) < 2**64 else f"a number of {number.bit_length()} bits"

@@ -1,6 +1,6 @@
 """Read the ``.cl`` files of a git directory's HEAD without checking it out.
 
-Owns which of its files count and how much text is held. ``git_directory.py`` reads them.
+Owns which files of the commit count and how much text is held. ``git_directory.py`` reads files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REASONS = {"120000": LINK, "160000": _SUBMODULE}
 
 
 def read_git(source: Path, suite: str | None) -> FoundFiles:
-    """Read every ``.cl`` file of the commit at HEAD, with the commit's headers that it includes.
+    """Read every ``.cl`` file of the commit at HEAD, its includes replaced by the commit's headers.
 
     Args:
         source: a git directory, or the ``.git`` file that names one.

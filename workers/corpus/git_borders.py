@@ -1,8 +1,8 @@
 """Refuse a git directory that leads elsewhere, before git starts on it.
 
-Owns these checks. A repository can name another one as its own (``commondir``), borrow objects
-(``alternates``) and link its parts. Then the commit that is read, and published as a corpus, is
-not the one that the user handed over.
+Owns these checks. A repository can name another repository as its own (``commondir``), borrow
+objects (``alternates``), and have links in place of its parts. Then the commit that is read, and
+published as a corpus, is not the one that the user named.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _OBJECT_PARTS = ("info", "pack", "info/alternates", "info/commit-graph", "pack/m
 _BORROWS = ("info/alternates", "info/http-alternates")
 _WORKTREE = re.compile(rb"^\s*worktree\s*=\s*([^\n\0]+)", re.IGNORECASE | re.MULTILINE)
 _INCLUDE = re.compile(rb"\[\s*include", re.IGNORECASE)
-"""Matches anywhere: git accepts several sections on a line, and a byte order mark at the start."""
+"""Matches anywhere in a line: git accepts several sections on a line, and a leading BOM."""
 _CONFIGS = ("config", "config.worktree")
 _MAX_OBJECT_FILES = 2_000_000
-"""Files of a git object folder. A repository that was packed once has a few hundred."""
+"""Maximum number of files in a git object folder. A packed repository has a few hundred."""
 
 
 def check_borders(source: Path) -> None:
     """Check that no part of a git directory leads out of it or can block git.
 
     Raises:
-        CorpusError: A part does.
+        CorpusError: A part leads out of the directory, or can block git.
     """
     folder = Path(os.path.realpath(source))
     common = _common_of(folder, source)
@@ -65,7 +65,7 @@ def check_borders(source: Path) -> None:
 
 
 def check_link(file: Path, folder: Path) -> None:
-    """Check that a git directory names the ``.git`` file that names it; otherwise do not trust it.
+    """Check that a git directory names the ``.git`` file that points to it.
 
     Raises:
         CorpusError: The git directory does not name the file.
@@ -87,7 +87,7 @@ def check_link(file: Path, folder: Path) -> None:
 
 
 def _common_of(folder: Path, source: Path) -> Path:
-    """Return the repository of a git directory: itself, or the one whose worktree it is."""
+    """Return a git directory's repository: itself, or the one to whose worktree it belongs."""
     named = folder / "commondir"
     if not os.path.lexists(named):
         return folder

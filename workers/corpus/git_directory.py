@@ -25,7 +25,7 @@ _MAX_LINK_BYTES = 1 << 13
 _MESSAGE_CHARS = 500
 _END_TIMEOUT_S = 10.0
 _MAX_MEMORY_BYTES = 2**30
-"""Bytes of memory of a git process; listing half a million files takes a tenth of this."""
+"""Memory limit of a git process in bytes; listing half a million files takes a tenth of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Entry:
 
 
 def is_git_directory(folder: Path) -> bool:
-    """Whether ``folder`` is a git directory: a bare repository, a ``.git`` folder, a worktree's."""
+    """Whether ``folder`` is a git directory: a bare repository, or that of a working tree."""
     try:
         return (folder / "HEAD").is_file() and (
             (folder / "commondir").is_file()
@@ -97,7 +97,7 @@ def _start(source: Path, *arguments: str) -> subprocess.Popen[bytes]:
             f"{source}: the git command is not installed: install it, or name an archive or "
             "a folder"
         ) from None
-    # Mapped packs do not count as data; the memory to which a tree of 3 MB unpacks does.
+    # The limit leaves out mapped packs. It covers the memory to which a tree of 3 MB may unpack.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     return process

@@ -1,7 +1,7 @@
-"""Replace a source's includes by the headers, if its own folder, archive or repository has them.
+"""Replace a file's includes by the headers, if its own folder, archive or repository has them.
 
-Owns which header an ``#include "..."`` means. A kernel's source must stand alone, because a
-device's compiler never sees other files. Nothing outside of the source is read.
+Owns which header an ``#include "..."`` means. A kernel's text must stand alone, because a device's
+compiler never sees other files. Nothing outside the folder, archive or repository is read.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ Lookup = Callable[[str], str | None]
 def with_includes(files: Iterable[SourceFile], lookup: Lookup) -> tuple[SourceFile, ...]:
     """Return the files with every ``#include "..."`` that ``lookup`` knows replaced by the header.
 
-    A header is searched beside the file that includes it, then in each folder above: host programs
-    run there, or pass the folder with ``-I``. A file whose headers exceed the memory budget gets a
-    problem instead of a text.
+    A header is searched beside the file that includes it, then in each folder above, because host
+    programs run there or pass the folder with ``-I``. A file whose headers exceed the memory budget
+    gets a problem instead of a text.
 
     >>> file = SourceFile(path="a/k.cl", suite="s", sha256="", text='#include "t.h"', problem="")
     >>> with_includes([file], {"a/t.h": "typedef float T;"}.get)[0].text
@@ -84,7 +84,7 @@ def remembered(lookup: Lookup) -> Lookup:
 
 
 class _TooLongError(Exception):
-    """Headers include each other without end, or are too large together for one text."""
+    """Headers include each other without end, or are together too large for one text."""
 
 
 class _BudgetSpentError(Exception):
@@ -113,9 +113,9 @@ def _expanded(file: SourceFile, lookup: Lookup, budget: MemoryBudget) -> SourceF
 class _Expansion:
     """One file being expanded.
 
-    Within one text ``#pragma once`` has no effect, and it is unknown which branches of ``#if`` are
-    compiled. So a later copy of such a header is left out if an earlier copy is certainly compiled
-    before it; otherwise each copy gets a guard.
+    ``#pragma once`` has no effect once a header is part of the text, and it is unknown which
+    branches of ``#if`` are compiled. So a later copy of a header with this pragma is left out if an
+    earlier copy is certainly compiled; otherwise each copy gets a guard.
     """
 
     def __init__(self, lookup: Lookup, budget: MemoryBudget) -> None:
@@ -158,7 +158,7 @@ class _Expansion:
                 self._include(*header, depth + 1)
                 done = token.end()
                 if text[done : done + 1] not in ("", "\r", "\n"):
-                    self._put("\n")  # a comment follows, and the header may end in another one
+                    self._put("\n")  # a comment follows; the header may end in one, too
         self._put(text[done:])
         del self._certain[num_outside:]
 

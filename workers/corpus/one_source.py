@@ -1,7 +1,7 @@
 """Read one source for a prediction: its kernels, their errors, and their certain accesses.
 
-Owns what counts as an error of the source: each parser error that remains after macros were
-inferred, unless it only concerns a name that a vendor's compiler may know.
+Owns what counts as an error of the source: each parser error that remains after the values of
+macros were inferred, except errors about a name that a vendor's compiler may know.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def files_of_path(path: Path) -> tuple[SourceFile, ...]:
     """Return the files below a path, with included headers put in.
 
     Raises:
-        CorpusError: It cannot be read.
+        CorpusError: The path cannot be read.
     """
     return find_sources(path, None).files
 
 
 def file_of_text(text: str, name: str) -> SourceFile:
-    """Return OpenCL C that is in no file; messages call it ``name``. Its includes stay."""
+    """Return OpenCL C text as a file that messages call ``name``; its includes stay."""
     digest = sha256_hex(text.encode("utf-8", "replace"))
     return SourceFile(path=name, suite="", sha256=digest, text=text, problem="")
 
@@ -109,7 +109,7 @@ def _own_text(path: Path) -> str | None:
 def _with_own_line(error: str, text: str, own_text: str | None) -> str:
     """Return an error about ``text`` with the line number of the file before headers were put in.
 
-    Lines before the first header and after the last one are certain: the texts are equal there.
+    The number is certain before the first header and after the last one: the texts are equal there.
     """
     if own_text is None or own_text == text:
         return error

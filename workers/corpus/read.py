@@ -82,7 +82,7 @@ def read_kernels(
     """Read the kernels of some sources unmerged: ids may repeat, and each kernel is its own family.
 
     Args:
-        sources: as for ``read_sources``, like the next three.
+        sources: as for ``read_sources``.
         suite: as for ``read_sources``.
         build_options: as for ``read_sources``.
         num_children: as for ``read_sources``.

@@ -1,6 +1,6 @@
 """Decide what a SRC of the command line is: a file, a folder, an archive or a git directory.
 
-Owns this decision only.
+Owns only this decision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workers.corpus.git_directory import is_git_directory, linked_git_directory
 
 
 def find_sources(source: Path, suite: str | None) -> FoundFiles:
-    """Read one SRC: every ``.cl`` file in it, with the headers of the SRC that it includes put in.
+    """Read every ``.cl`` file of one SRC, its includes replaced by the SRC's headers.
 
     Args:
         source: a ``.cl`` file, a folder (with all folders below), a tar or zip archive, or a git

@@ -23,7 +23,7 @@ def device_class_of(device: Device) -> DeviceClass:
 def _constant_limit(device: Device) -> int | None:
     """Return the limit of ``__constant`` buffers; None if it is not below that of all buffers.
 
-    Plans of earlier datasets were made without this limit, and keep their hash where it is None.
+    Plans of earlier datasets were made without this limit. They keep their hash if it is None.
     """
     limit_bytes = device.max_constant_buffer_bytes
     if limit_bytes is None or limit_bytes >= device.max_allocation_bytes:

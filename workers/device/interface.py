@@ -1,4 +1,4 @@
-"""What a device must be able to do, so that loop, timing rule and checks never name a vendor.
+"""The interface of a device: with it, the loop, the timing rule and the checks name no vendor.
 
 Owns the protocols, and the one exception by which a device reports a failure. A *session* belongs
 to a run child and owns the device context; a *compiler* belongs to a compile child.
@@ -17,7 +17,7 @@ from llmperf_common.records import Device, Kernel, LaunchConfig
 
 
 class DeviceFailure(Exception):  # noqa: N818  (it carries a Failure, it is not a bug)
-    """A failure of kernel or device, not of LLMPerf; caught where an ``Outcome`` is made.
+    """A failure of the kernel or the device, not of LLMPerf; caught where an ``Outcome`` is made.
 
     A ``sticky`` failure leaves the context unusable: the child must end.
     """
@@ -29,12 +29,12 @@ class DeviceFailure(Exception):  # noqa: N818  (it carries a Failure, it is not 
 
 
 PADDING_BYTES = 2**28
-"""Bytes of zeros behind a buffer of a kernel whose access ranges are not known
-(``LoadedKernel.reserve``): an access to unmapped memory destroys a GPU's context."""
+"""Bytes of zeros behind each buffer of a kernel whose access ranges are not known
+(``LoadedKernel.reserve``), because an access to unmapped memory destroys a GPU's context."""
 
 FRONT_PADDING_BYTES = 2**21
-"""Bytes of zeros before such a buffer, one page of NVIDIA's driver: a stencil's first row reads the
-row above it."""
+"""Bytes of zeros before such a buffer, because a stencil's first row reads the row above it. One
+page of NVIDIA's driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,11 @@ class Launcher(Protocol):
 
     @property
     def needs_refill(self) -> bool:
-        """Whether the kernel reads a buffer that it writes: each launch then needs fresh input."""
+        """Whether the kernel reads a buffer that it writes, so each launch needs fresh input."""
         ...
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
-        """Restore the written buffers (``everything``: all) to the inputs of ``seed``; untimed."""
+        """Restore the written (with ``everything`` all) buffers to ``seed``'s inputs; untimed."""
         ...
 
     def launch(self, count: int = 1) -> float:
@@ -83,14 +83,14 @@ class Launcher(Protocol):
         ...
 
     def num_at_once(self, estimate_ns: float) -> int:
-        """Return how many launches of this time ``launch_each`` may get at once; 1 if no gain."""
+        """Return how many launches of this length ``launch_each`` may get; 1 without a gain."""
         ...
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
         """Launch ``count`` times without waiting in between; return the device time of each, ns.
 
         If ``needs_refill``, each launch follows a refill. Launches that did not find the device
-        idle are left out: queued behind other work, they would look shorter.
+        idle are left out, because a launch that is queued behind other work looks shorter.
         """
         ...
 
@@ -121,20 +121,23 @@ class LoadedKernel(Protocol):
 
         Args:
             configs: the configs to come.
-            with_padding: the kernel's access ranges are not known. On a GPU, where an access
-                outside of buffers destroys the context, put padding around each global buffer.
-            ahead: another process holds the device: leave large buffers to a second call.
+            with_padding: whether to put padding around each global buffer on a GPU, where an access
+                outside of buffers destroys the context. True if the access ranges are not known.
+            ahead: whether another process holds the device. If so, large buffers are left to a
+                second call.
 
         Raises:
-            DeviceFailure: The context is lost. Any other error is left to ``prepare``.
+            DeviceFailure: The context is lost. ``prepare`` reports any other error.
         """
         ...
 
     def prepare(self, config: LaunchConfig) -> Launcher:
         """Set the arguments of ``config``, every buffer filled with the inputs of its seed.
 
-        Launchers of earlier configs become invalid. Raises DeviceFailure (launch_error,
-        out_of_memory).
+        Launchers of earlier configs become invalid.
+
+        Raises:
+            DeviceFailure: ``launch_error`` or ``out_of_memory``.
         """
         ...
 
@@ -152,7 +155,7 @@ class Session(Protocol):
         ...
 
     def measure_peaks(self) -> Device:
-        """Return the device's record with measured peaks; later, ``device`` has them, too.
+        """Return the device's record with measured peaks; from then on, ``device`` has them, too.
 
         LLMPerf's own kernels measure bandwidths (GB/s), arithmetic peaks (GFLOP/s), the timer's
         step (ns) and the launch floor (ns). Raises DeviceFailure.
@@ -197,10 +200,10 @@ class Compiler(Protocol):
 class ProbeLaunch:
     """One launch of an instrumented kernel: NDRange, scalar values by position, buffer contents.
 
-    ``limits``: by position, the limit of the values in an integer buffer, else ``default_limit``. A
-    negative limit gives negative values, if the type has them. ``spread``: floating-point contents
-    are in [0, spread). ``rules``: by position, contents made as in plans: ``FLAGS``, or ``SIGNED``
-    for floating-point numbers.
+    ``limits``: the limit of the values in an integer buffer, by position; ``default_limit`` for all
+    other buffers. A negative limit gives negative values, if the type has them. ``spread``:
+    floating-point contents are in [0, spread). ``rules``: the positions whose contents are made as
+    in plans, by ``FLAGS``, or by ``SIGNED`` for floating-point numbers.
     """
 
     global_size: tuple[int, ...]
@@ -212,15 +215,15 @@ class ProbeLaunch:
     spread: float = 1.0
     rules: Mapping[int, ContentsRule] = field(default_factory=dict)
     max_turns: int = 2**18
-    """Turns of all loops together, after which loops are cut off, except those with a barrier."""
+    """Number of turns of all loops together, after which loops without a barrier are cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRange:
-    """The bytes of one buffer that one launch accessed, from its start; 0 and 0 if none.
+    """The range of one buffer that one launch accessed, in bytes from the buffer's start.
 
-    ``start_bytes`` is negative for an index below 0. ``site``: the access (``Instrumented.sites``)
-    that reached furthest.
+    Both ends are 0 without an access. ``start_bytes`` is negative for an index below 0. ``site``:
+    the access (in ``Instrumented.sites``) that reached furthest.
     """
 
     position: int
@@ -257,11 +260,11 @@ class Site:
 class Instrumented:
     """An instrumented kernel.
 
-    ``source`` has one kernel, ``lp_instrumented``. Its arguments are the original's, then the table
-    (``__global ulong *``) that it writes to, then the place in the table. ``expanded``: the text it
-    was made from. ``positions``: the pointer arguments, in the order of the table's rows.
-    ``has_arrays``: it indexes variables of fixed size, so a launch can exceed them.
-    ``has_uncut_loops``: a loop contains a barrier and is never cut off, however long it runs.
+    ``source`` has one kernel, ``lp_instrumented``. Its arguments are those of the original, then
+    the table (``__global ulong *``) that it writes to, then the place in the table. ``expanded``:
+    the text from which it was made. ``positions``: the pointer arguments, in the order of the
+    table's rows. ``has_arrays``: the kernel indexes variables of fixed size, so a launch can exceed
+    them. ``has_uncut_loops``: a loop has a barrier and is never cut off, however long it runs.
     """
 
     source: str
@@ -283,11 +286,12 @@ class Prober(Protocol):
     def run(
         self, kernel: Kernel, instrumented: Instrumented, launches: Sequence[ProbeLaunch]
     ) -> tuple[ProbeRecord | None, ...]:
-        """Build the instrumented source and run ``launches`` in order; keep the last one built.
+        """Build the instrumented source and run ``launches`` in order; keep the last source built.
 
-        None for a launch whose work-group is larger than the instrumented kernel allows.
+        The record is None for a launch whose work-group is larger than the kernel allows.
 
-        Raises DeviceFailure: The source does not build, or a launch failed.
+        Raises:
+            DeviceFailure: The source does not build, or a launch failed.
         """
         ...
 

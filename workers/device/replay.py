@@ -1,7 +1,7 @@
 """A device that answers from a file, to test scheduling, crash handling and storage without a GPU.
 
-Owns the replay session and compiler. The file (``replay_file.py``) can make it hang, fault, die and
-report wrong times. Its answers are a pure function of file, kernel and launch config.
+Owns the replay session and compiler. The file (``replay_file.py``) can make the device hang, fault,
+die and report wrong times. Answers are a pure function of file, kernel and launch config.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SENTINEL_WORK_ITEMS = 65_536
 
 
 def replay_ref(selector: str) -> DeviceRef:
-    """Return the reference of ``replay:FILE``, with an absolute path. ValueError on a bad file."""
+    """Return the reference of ``replay:FILE``, with an absolute path; ValueError on a bad file."""
     path = Path(selector.removeprefix(SELECTOR_PREFIX)).resolve()
     device = read_replay_file(path).device
     return DeviceRef(
@@ -64,7 +64,8 @@ class _Script:
     def next_sentinel_factor(self) -> float:
         """Return the file's factor for the next reading of the sentinel.
 
-        All processes take their factors from the same list, each factor once; after them it is 1.
+        All processes take their factors from the same list, and each factor is used once. When all
+        are used, the factor is 1.
         """
         factors = self.file.sentinel_factors
         if not factors:
@@ -85,7 +86,7 @@ class _Script:
 
 
 class ReplayCompiler:
-    """Compiles at once, unless the file scripts otherwise."""
+    """Compiles at once, unless the file asks for another behaviour."""
 
     def __init__(self, ref: DeviceRef) -> None:
         """Read the file that ``ref`` names; ValueError if it is bad."""
@@ -122,7 +123,7 @@ class ReplayAnalyser:
         """Return the recorded analysis of the kernel.
 
         Raises:
-            DeviceFailure: The file has none.
+            DeviceFailure: The file has no analysis of this kernel.
         """
         for behaviour in self._script.due(kernel.name, ANALYSIS_ACTIONS, None):
             if behaviour.action is Action.HANG_ANALYSIS:
@@ -148,7 +149,7 @@ class ReplaySession:
         return self._script.file.device.record()
 
     def measure_peaks(self) -> Device:
-        """Return the record: the file's peaks count as measured."""
+        """Return the record with the file's peaks, which count as measured."""
         return self.device
 
     def load(self, kernel: Kernel, program: Program) -> ReplayLoadedKernel:
@@ -160,7 +161,7 @@ class ReplaySession:
         time.sleep(milliseconds / 1000 * self._script.file.speed)
 
     def sentinel_ns(self) -> float:
-        """Return the model's time of a fixed launch, times the next factor in the file, ns."""
+        """Return the model's time of a fixed launch, ns, multiplied by the file's next factor."""
         model = self._script.file.model
         time_ns = model.floor_ns + model.ns_per_work_item * _SENTINEL_WORK_ITEMS
         return time_ns * self._script.next_sentinel_factor()
@@ -181,7 +182,7 @@ class ReplaySession:
 
 
 class ReplayLoadedKernel:
-    """A kernel that counts its configs, because a behaviour may wait for a certain one."""
+    """A kernel that counts its configs, because a behaviour may begin at a certain config."""
 
     def __init__(self, script: _Script, kernel: Kernel) -> None:
         self._script = script
@@ -194,7 +195,7 @@ class ReplayLoadedKernel:
         """Do nothing: no memory is allocated."""
 
     def prepare(self, config: LaunchConfig) -> ReplayLauncher:
-        """Count the config and return its launcher. Raises DeviceFailure if so scripted."""
+        """Count the config and return its launcher; raises DeviceFailure if the file says so."""
         index = self._num_prepared
         self._num_prepared += 1
         launch_actions = frozenset(Action) - COMPILE_ACTIONS - ANALYSIS_ACTIONS
@@ -255,7 +256,10 @@ class ReplayLauncher:
         self._output = ("input", seed)
 
     def launch(self, count: int = 1) -> float:
-        """Misbehave if scripted, then return the mean of the next ``count`` times, ns."""
+        """Return the mean of the next ``count`` times in ns, after the file's due behaviours.
+
+        A behaviour may instead hang or end the process, raise DeviceFailure or change the times.
+        """
         for behaviour in self._behaviours:
             self._misbehave(behaviour)
         time_ns = sum(next(self._times_ns) for _ in range(count)) / count

@@ -153,11 +153,11 @@ class Behaviour(Node):
     """A glob over kernel names."""
     action: Action
     at_config: int | None = Field(default=None, ge=0)
-    """Only at this ``prepare`` of the loaded kernel, counted from 0; None: at every one."""
+    """Misbehave only at this ``prepare`` of the loaded kernel, counted from 0; None: at each."""
     factor: float = Field(default=2.0, gt=0)
     seconds: float = Field(default=0.1, ge=0)
     once: bool = False
-    """Whether to happen only once over all processes; a file beside the replay file remembers."""
+    """Whether to happen once over all processes; a file beside the replay file records that."""
 
     def applies(self, kernel: str, config_index: int | None) -> bool:
         """Return whether this behaviour applies to the kernel at its config of this index."""
@@ -177,8 +177,8 @@ class ReplayFile(Node):
     """Wall seconds per second of device time; 0: launches return at once."""
     seed: int = 0
     sentinel_factors: tuple[float, ...] = ()
-    """Factors of the sentinel's readings, in order over all processes, then 1. A file beside this
-    one counts the readings."""
+    """Factors of the sentinel's readings, in order over all processes; later readings have the
+    factor 1. A file beside the replay file counts the readings."""
     behaviours: tuple[Behaviour, ...] = ()
     counts_work: bool = False
     """Whether work is counted on a CPU OpenCL device of this host, as it is for a GPU."""
@@ -188,7 +188,8 @@ def read_replay_file(path: Path) -> ReplayFile:
     """Read and check a replay file.
 
     Raises:
-        ValueError: Not readable, not JSON, an unknown key or a bad value; names file and key.
+        ValueError: The file is not readable or no JSON, or has an unknown key or a bad value. The
+            message names file and key.
     """
     try:
         values = parse_json(read_plain(path, max_bytes=_MAX_BYTES))

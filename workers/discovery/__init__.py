@@ -1,1 +1,1 @@
-"""Which devices this machine has, whether they work, and which one a selector means."""
+"""Find which devices this machine has, which are usable, and which one a selector means."""

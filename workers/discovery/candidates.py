@@ -1,7 +1,7 @@
-"""Where OpenCL may come from on this machine, before anything is tried.
+"""List where OpenCL may come from on this machine, before any runtime is tried.
 
-Owns the three sources, and the environment variables by which a fresh process reaches each. Each
-ICD file is a separate environment. A broken vendor library then cannot break the other runtimes,
+Owns the three sources, and the environment variables with which a new process loads each of them.
+Each ICD file gets its own environment. So a broken vendor library cannot break the other runtimes,
 and two PoCLs, which share one platform name, cannot be confused.
 """
 
@@ -35,7 +35,8 @@ class Source(StrEnum):
 class Candidate:
     """One environment in which OpenCL devices may be found.
 
-    ``known_cpu_only``: do not try CPUs that are newer than its compiler (``cpu_model.py``).
+    ``known_cpu_only``: do not try a CPU that is newer than the runtime's compiler
+    (``cpu_model.py``).
     """
 
     source: Source
@@ -43,7 +44,7 @@ class Candidate:
     known_cpu_only: bool = False
 
     def may_have(self, selector: str) -> bool:
-        """Return whether ``--device selector`` may mean this runtime, by its library's name."""
+        """Return whether ``--device selector`` may mean this runtime, from its library's name."""
         library = self._library_name()
         is_gpu_only = "nvidia" in library
         is_pocl, is_intel = "pocl" in library, "intel" in library
@@ -67,7 +68,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbsentSource:
-    """A source that is not on this machine, why, and what would install it."""
+    """A source that is not on this machine, the reason, and how to install it."""
 
     source: Source
     reason: str
@@ -141,7 +142,7 @@ def _candidate(source: Source, icd_file: Path, *, known_cpu_only: bool = False) 
 
 
 def _intel_candidate(library: Path, environ: Mapping[str, str]) -> Candidate:
-    """Return the library itself: the .icd files of Intel's wheel only have a path placeholder."""
+    """Return a candidate that names the library, as Intel's .icd files hold a placeholder path."""
     folders = [str(library.parent), environ.get("LD_LIBRARY_PATH", "")]
     return Candidate(
         source=Source.INTEL_RUNTIME,

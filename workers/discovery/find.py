@@ -1,4 +1,4 @@
-"""Which devices of this machine are usable, which one a selector means, and how to open it.
+"""Find the usable devices of this machine and the one that a selector means, and open it.
 
 Owns which runtimes are tried for a selector, the choice among their devices, and ``open_session``
 and ``open_compiler``, which import pyopencl only when called. ``runtime_trial.py`` tries a runtime;
@@ -126,7 +126,7 @@ def choose(
 
 
 def open_session(ref: DeviceRef) -> Session:
-    """Open the device here. LookupError if it is not present, ValueError for a bad replay file."""
+    """Open the device here; raises LookupError without the device, ValueError on a bad file."""
     if ref.selector.startswith(SELECTOR_PREFIX):
         return ReplaySession(ref)
     enter_environment(ref)
@@ -136,7 +136,7 @@ def open_session(ref: DeviceRef) -> Session:
 
 
 def open_compiler(ref: DeviceRef) -> Compiler:
-    """Open the device's compiler in this process. Raises the errors of ``open_session``."""
+    """Open the device's compiler in this process; raises the errors of ``open_session``."""
     if ref.selector.startswith(SELECTOR_PREFIX):
         return ReplayCompiler(ref)
     enter_environment(ref)
@@ -146,7 +146,7 @@ def open_compiler(ref: DeviceRef) -> Compiler:
 
 
 def enter_environment(ref: DeviceRef) -> None:
-    """Set the loader's variables. A parent must set LD_LIBRARY_PATH, which Linux reads at exec."""
+    """Set the OpenCL loader's variables; LD_LIBRARY_PATH must be set by the parent, before exec."""
     os.environ.update(ref.environment)
     use_private_cache()
 
@@ -198,7 +198,7 @@ def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> Ru
             return known
         tell(f"trying {what}, at most {PROBE_TIMEOUT_S:g} s per device")
         verdict = try_runtime(candidate, wanted=selector)
-        if not selector.startswith("cuda"):  # that trial has left out the runtime's other devices
+        if not selector.startswith("cuda"):  # a trial for ``cuda`` leaves out other devices
             remembered.write(verdict)
     return verdict
 

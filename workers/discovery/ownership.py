@@ -1,7 +1,7 @@
-"""One owner for each GPU of a host: it holds the lock, and no other process computes on the GPU.
+"""Claim a GPU of this host for one collector: it holds a lock, and no other job uses the GPU.
 
-Owns who may time on an NVIDIA GPU. Times measured beside another job are wrong, and do not show it.
-CPU and replay devices have no owner. The lock itself: ``gpu_lock.py``.
+Owns who may time on an NVIDIA GPU. Times measured beside another job are wrong, and nothing in them
+shows it. CPU and replay devices have no owner. ``gpu_lock.py`` has the lock itself.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _logger = logging.getLogger(__name__)
 class GpuClaim:
     """Claims the device of a run until ``close``; a context manager.
 
-    Create it before the device is opened: a process that computes on a GPU then is not our child.
-    In a container with its own pids, NVML reports pids of the host, and nothing else tells our
-    child from another job's process.
+    Create it before the device is opened, when every process that computes on a GPU belongs to
+    another job. In a container with its own pids, NVML reports pids of the host; later, nothing
+    else distinguishes this collector's children from another job's processes.
 
     Args:
         ref: the device that is about to be opened.
@@ -52,7 +52,7 @@ class GpuClaim:
         """Take the lock of ``device`` and look for other jobs; no effect if it has no owners.
 
         Raises:
-            GpuTakenError: Another collector has it, other jobs use it, or it cannot be locked.
+            GpuTakenError: Another collector holds the GPU, other jobs use it, or locking failed.
         """
         if not needs_owner(device, self._ref):
             return
@@ -104,7 +104,7 @@ def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterato
     No effect for a device without owners. Other jobs do not matter, because nothing is timed.
 
     Raises:
-        GpuTakenError: A collector has it.
+        GpuTakenError: A collector holds the GPU.
     """
     device = next((one.device for one in report.devices if one.ref == ref), None)
     if device is None or not needs_owner(device, ref):
@@ -115,7 +115,7 @@ def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterato
 
 
 def needs_owner(device: Device, ref: DeviceRef) -> bool:
-    """Return whether only one collector may time on ``device``: a real NVIDIA GPU, no recording."""
+    """Return whether only one collector may time on ``device``: true of a real NVIDIA GPU."""
     return device.platform == NVIDIA_PLATFORM and not ref.selector.startswith(SELECTOR_PREFIX)
 
 
@@ -124,9 +124,9 @@ def strangers_among(
 ) -> tuple[ComputeProcess, ...]:
     """Return the processes on the device that do not belong to this collector.
 
-    Its own are this process, its ancestors and its descendants. In a container NVML may report a
-    child's pid on the host, which is not in /proc. So a pid that is neither in ``before`` nor in
-    /proc counts as its own.
+    This process, its ancestors and its descendants belong to this collector. In a container NVML
+    may report a child's pid on the host, which is not in /proc. So a process whose pid is neither
+    in ``before`` nor in /proc counts as the collector's, too.
 
     Args:
         found: the processes that NVML reports on the device.

@@ -1,12 +1,13 @@
-"""Makes sure that this machine has a usable OpenCL CPU device.
+"""Make sure that this machine has a usable OpenCL CPU device.
 
 ``python -m workers.discovery.provide [--intel] [COMMAND…]``. With ``--intel`` the device is that of
-Intel's runtime, and COMMAND sees no other, except a PoCL that ``LLMPERF_POCL_ICD`` names.
+Intel's runtime, and COMMAND sees no other device, except a PoCL that ``LLMPERF_POCL_ICD`` names.
 
-Owns the decision to install Intel's CPU runtime into the virtual environment if no other works: the
-pip PoCL cannot build on CPUs newer than its LLVM. Needs no root and no system package. Exit code 0:
-there is a device; 4: there is none. COMMAND then runs in the device's environment (ICD, library
-path), which takes effect only at a process's start: tests that open the device themselves need it.
+Owns the decision to install Intel's CPU runtime into the virtual environment if no other runtime is
+usable: the pip PoCL cannot build on CPUs newer than its LLVM. Needs no root and no system package.
+The exit code is 4 if there is no device. Otherwise COMMAND runs in the device's environment (ICD,
+library path); without COMMAND the exit code is 0. The environment takes effect only when a process
+starts, so tests that open the device themselves must run as COMMAND.
 """
 
 from __future__ import annotations

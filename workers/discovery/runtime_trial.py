@@ -1,8 +1,8 @@
-"""Tries one OpenCL runtime in child processes, because a broken runtime crashes or hangs.
+"""Try one OpenCL runtime in child processes, because a broken runtime crashes or hangs.
 
-Owns the trial of one candidate, its three results (answered, died, no answer in time) and the
-words in which ``llmperf doctor`` tells them. A trial leaves no process and no scratch folder. ``trial_child.py`` is the child; ``trial_verdicts.py``
-remembers results.
+Owns the trial of one candidate, its three results (answered, died, no answer in time) and the words
+in which ``llmperf doctor`` reports them. A trial leaves no process and no scratch folder behind.
+``trial_child.py`` is the child; ``trial_verdicts.py`` remembers results.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class RuntimeVerdict:
     """The result of trying one candidate.
 
     Attributes:
-        devices: the devices that it lists, each with its verdict.
-        absent: why there are no devices; None if there are some.
+        devices: the devices that the runtime lists, each with its verdict.
+        absent: why there are no devices; None if there are devices.
         ended_itself: False if a child died or was killed; another trial may then end differently.
     """
 
@@ -109,7 +109,7 @@ def try_runtime(
             refs = [DeviceRef(**{**one, "environment": environment}) for one in listed or ()]
         for answer in answers[1:]:
             tried.append(verdict_of(candidate, refs[len(tried)], answer))
-        # The device under trial has failed; all remaining ones if the runtime lists none any more.
+        # The device under trial has failed. If the runtime lists no devices any more, all have.
         num_failed = 1 if listed else len(refs)
         for ref in refs[len(tried) : len(tried) + num_failed]:
             answer = {"reason": f"its trial died: {death or 'no answer'}", "device": None}
@@ -154,7 +154,7 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # to end the processes that its compiler has started, too
+                start_new_session=True,  # so that its compiler's processes are ended, too
             )
             try:
                 raw, late_s = _read(process, timeout_s, listing_timeout_s)
@@ -173,7 +173,7 @@ def _read(
 ) -> tuple[bytes, float | None]:
     """Return what the process writes until it ends, and the limit in seconds that it exceeded.
 
-    The process's end counts, not that of its stdout: a process that it started may keep that open.
+    The end of the process counts, not the end of its stdout: a grandchild may keep stdout open.
     """
     assert process.stdout is not None
     descriptor, raw = process.stdout.fileno(), b""
@@ -200,12 +200,12 @@ def _read(
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process has ended, without waiting for it: its group keeps its number."""
+    """Return whether the process has ended. It is not reaped, so its group keeps its number."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the rest of the process group; remove the cache folders of killed processes."""
+    """Kill what is left of the process group; remove the cache folders of killed processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,8 +1,8 @@
-"""Tries every OpenCL device of its environment: ``python -m workers.discovery.trial_child``.
+"""Try every OpenCL device of this environment: ``python -m workers.discovery.trial_child``.
 
 Owns the trial: build and launch wide vector maths, and compare the results with numpy's. Runs as a
 child of ``runtime_trial``, because a broken runtime crashes. Writes one JSON object per line: first
-the devices listed, then a verdict for each, so that the parent knows which device it died on.
+the list of devices, then a verdict for each device. So the parent knows on which one a child died.
 """
 
 from __future__ import annotations

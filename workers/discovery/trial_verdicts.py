@@ -1,8 +1,8 @@
-"""Remembers the results of trials, so that a machine tries each CPU runtime once.
+"""Remember the results of trials, so that a machine tries each CPU runtime once.
 
-Owns the file of one verdict, what it depends on (runtime, driver file, CPU, environment) and how
-long it is valid. GPUs are never remembered, because one may be busy, hidden or gone the next time.
-If the cache folder cannot be written, each process tries the runtimes itself.
+Owns the file of one verdict, what the verdict depends on (runtime, driver file, CPU, environment)
+and how long it is valid. Verdicts on GPUs are never remembered, because a GPU may be busy, hidden
+or gone the next time. If the cache folder is not writable, each process tries the runtimes itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def default_folder() -> Path:
 
 def fingerprint(candidate: Candidate) -> str:
     """Return a hash of everything that a verdict about ``candidate`` depends on."""
-    # Libraries of wheels are named by path; a system's are found through these variables.
+    # A wheel's library is named by its path. The system's libraries depend on these variables.
     is_system = candidate.source is Source.SYSTEM_ICD
     variables = (*_VARIABLES, *(_LOADER_VARIABLES if is_system else ()))
     facts = {
@@ -90,7 +90,7 @@ class VerdictFile:
 
     @contextlib.contextmanager
     def alone(self, wait: Callable[[], None]) -> Iterator[None]:
-        """Let one process of this machine try at a time; call ``wait`` if another one is trying."""
+        """Let one process at a time try the runtime; call ``wait`` if another process is trying."""
         with contextlib.ExitStack() as stack:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class VerdictFile:
             yield
 
     def read(self) -> RuntimeVerdict | None:
-        """Return the verdict; None if there is none or it has expired."""
+        """Return the remembered verdict; None if there is none or it has expired."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if content["schema"] != _SCHEMA or time.time() > content["until_s"]:
@@ -115,7 +115,7 @@ class VerdictFile:
             return None
 
     def write(self, verdict: RuntimeVerdict) -> None:
-        """Remember ``verdict``, unless it is about a GPU, or a runtime whose GPU may be hidden."""
+        """Remember ``verdict``, unless it is about a GPU or a runtime whose GPU may be hidden."""
         refs = [tried.ref for tried in verdict.devices]
         is_hidden = not refs and self._candidate.may_have("cuda")
         if is_hidden or any(ref.selector not in _CPU_SELECTORS for ref in refs):
@@ -172,7 +172,7 @@ class VerdictFile:
 
 
 def _driver_files(candidate: Candidate) -> list[list[str | int]]:
-    """Return path, bytes and ns of change of the ICD file and of each library it may name."""
+    """Return path, size in bytes and change time in ns of the ICD file and of its libraries."""
     icd = Path(candidate.environment["OCL_ICD_VENDORS"])
     paths = [icd]
     if icd.suffix == ".icd":

@@ -1,11 +1,11 @@
-"""Find the launch configs that must not run on a GPU: on a CPU device they leave their memory.
+"""Find the launch configs that must not run on a GPU, because trials on a CPU leave their memory.
 
-Memory is the buffers with their padding, and the local memory of a work-group. Kernels of which all
-extents are validated need no trial: ``extent_check.py`` judges their configs.
+Memory means the buffers with their padding, and the local memory of a work-group. Kernels of which
+all extents are validated need no trial: ``extent_check.py`` judges their configs.
 
 Owns which configs are tried on the CPU device first, which accesses a GPU tolerates, and how access
 ranges are extrapolated to larger configs. The trials run in killable children, like the analysis.
-If a child hangs or dies, only the access ranges that it has sent before are known.
+If a child hangs or dies, only the access ranges that it has already sent are known.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from workers.sandbox.messages import AccessCheckJob, AccessRanges, FromChild
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
-"""Seconds for all tried configs of a kernel. With three configs a kernel, seven of 130 kernels of the
-GitHub corpus took longer (two processors). With three strategies there are up to nine configs; how
-many kernels take longer with them was not measured."""
+"""Seconds for all tried configs of a kernel. With three configs, seven of 130 kernels of the GitHub
+corpus took longer (two processors). With three strategies there are up to nine configs; how many
+kernels then take longer was not measured."""
 _AWAITED_TIMEOUT_S = 3.0
-"""Seconds while the device has nothing else to do: a fault costs it less than one second."""
+"""The same limit while the device has nothing else to do: a fault costs less than one second."""
 _TRIED_ITEMS = (2**12, 2**16)
-"""Work-items: of each input strategy are tried the smallest config and, for each number, the largest
-config up to it."""
+"""Numbers of work-items. For each input strategy, the smallest config is tried and, for each of
+these numbers, the largest config with at most so many work-items."""
 _MOST_TRIED_ITEMS = 2**18
 _LOCAL_SLACK_BYTES = 128
-"""Bytes in which NVIDIA GPUs allocate local memory, says NVIDIA's occupancy calculator. So an access
-up to there should not fault (not measured); the place of an argument is not rounded up, either."""
+"""Step in bytes in which NVIDIA GPUs allocate local memory, according to NVIDIA's occupancy
+calculator. So an access up to the end of a step should not fault (not measured). The offset of an
+argument is not rounded up, either."""
 _MOST_GROWTH = 3.0
 """Exponent: an access range's end grows at most with this power of the number of work-items."""
 
@@ -67,15 +68,15 @@ class AccessCheck:
         )
 
     def excuses_kill(self, state: TaskState) -> bool:
-        """Take the attempt back, once."""
+        """Excuse the first kill by not counting its attempt; False for a later kill."""
         is_excused = state.excuse_kill("access")
         state.num_access_attempts -= is_excused
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
-        """Keep the records so far; after the last answer, give up configs by them.
+        """Keep the records so far; after the last answer, give up the configs that they rule out.
 
-        A second child that has sent fewer records than the first does not replace the first's.
+        If a second child has sent fewer records than the first, the first child's records count.
         """
         assert isinstance(answer, AccessRanges), answer
         if len(answer.records) >= len(state.access_records):
@@ -85,7 +86,7 @@ class AccessCheck:
         return answer.is_last
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
-        """Give up configs by the records that came before the config that took too long."""
+        """Give up the configs that the records rule out which came before the timeout."""
         name, num_known = state.task.kernel.name, len(state.access_records)
         _logger.info(
             "%s: access ranges known of %d configs; the next one was killed after %g s",
@@ -128,9 +129,10 @@ def not_launched(why: str) -> Failure:
 def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
     """Return the indices of the configs tried on a CPU device, in the order of their work-items.
 
-    Of each input strategy these are the smallest config and up to two larger ones: strategies give
-    a buffer different sizes, and other scalars. A config with planned row offsets is not tried:
-    probes do not sort the offsets, and unsorted offsets lead to arbitrary accesses.
+    They are the smallest config and up to two larger ones of each input strategy, because
+    strategies give a buffer different sizes and the scalars different values. A config with planned
+    row offsets is not tried: probes do not sort the offsets, and unsorted offsets lead to arbitrary
+    accesses.
     """
     order = sorted(range(len(configs)), key=lambda index: (_items(configs[index]), index))
     order = [index for index in order if not _has_row_offsets(configs[index])]
@@ -154,16 +156,18 @@ def unbearable(
 
     *Buffers.* A tried config that leaves its buffers and their padding rules out all configs of its
     input strategies with as many work-items or more. Beyond the largest tried config, an access
-    range is extrapolated with the power of the work-items by which it grew between the tried ones.
+    range is extrapolated with the power of the work-items by which it grew between tried configs.
 
-    *Local memory.* A tried config is judged by its own record, another one by the trials of its
-    input strategies, of equal local size if there are any. It is given up if its memory is too small
-    both for the bytes that they reached and for the multiple of their arguments' sizes.
+    *Local memory.* A tried config is judged by its own record. Any other config is judged by the
+    trials of its input strategies, if possible by those of equal local size. It is given up if its
+    memory is too small both for the bytes that these trials reached and for the same multiple of
+    its arguments' sizes.
 
     Args:
-        signature: of the kernel.
-        configs: all of the task. A buffer is as large as the largest launched config needs it.
-        tried: config indices, in the order of their work-items, with what each trial recorded.
+        signature: the kernel's signature.
+        configs: all configs of the task. A buffer is as large as the largest launched config needs.
+        tried: the indices of the tried configs, in the order of their work-items, each with the
+            record of its trial.
     """
     seen = {index: record for index, record in tried if record is not None}
     found = _beyond_memory(
@@ -178,7 +182,7 @@ def unbearable(
 def beyond_known(
     signature: Signature, configs: Sequence[LaunchConfig], records: Sequence[ProbeRecord]
 ) -> Iterator[tuple[int, str]]:
-    """Yield what ``unbearable`` does, where the accesses of each config are known."""
+    """Yield what ``unbearable`` yields if the accesses of each config are known."""
 
     def own(index: int) -> _Trials:
         return [(configs[index], records[index])]
@@ -198,7 +202,7 @@ def _beyond_memory(
 ) -> Iterator[tuple[int, str]]:
     """Yield the indices of the configs that leave their memory, by the trials that count for each.
 
-    A config that is given up is not allocated, so buffers may get smaller for the others.
+    No memory is allocated for a config that is given up, so the buffers of others may get smaller.
     """
     spared: dict[int, str] = {}
     for index, config in enumerate(configs):
@@ -220,7 +224,7 @@ def _beyond_memory(
 
 
 def _related(at: int, configs: Sequence[LaunchConfig], seen: Mapping[int, ProbeRecord]) -> _Trials:
-    """Return the trials that have an input strategy of the config at an index."""
+    """Return the trials that share an input strategy with the config at an index."""
     return [
         (configs[index], record)
         for index, record in seen.items()
@@ -245,7 +249,7 @@ def _beyond_buffers(
     signature: Signature,
     trials: _Trials,
 ) -> str:
-    """Return why ``config`` does not stay in its buffers and their padding, "" if it does.
+    """Return why ``config`` leaves its buffers and their padding; "" if it does not.
 
     ``largest``: the elements for which each buffer is allocated, by position.
     """
@@ -289,7 +293,7 @@ def _of_local(
     own_bytes: int,
     trials: _Trials,
 ) -> float:
-    """Return the bytes to be expected of an argument of ``own_bytes``, by two readings: the smaller."""
+    """Return the smaller of two estimates of the bytes that an argument of ``own_bytes`` needs."""
     reached = [
         (reach(record.access_ranges, argument.position), _local_bytes(one, argument))
         for one, record in trials
@@ -308,7 +312,7 @@ def _has_row_offsets(config: LaunchConfig) -> bool:
 
 
 def _expected(points: Sequence[tuple[int, int]], items: int) -> float:
-    """Return the largest access range, in bytes, to be expected of a number of work-items."""
+    """Return the largest access range, in bytes, that is expected for a number of work-items."""
     most = max(reach for _, reach in points)
     (small, before), (large, last) = points[0], points[-1]
     if len(points) < 2 or large <= small or last <= before or before <= 0:
@@ -323,7 +327,7 @@ def _items(config: LaunchConfig) -> int:
 
 
 def _largest_elements(configs: Iterable[LaunchConfig]) -> dict[int, int]:
-    """Return the most elements that any of the configs gives each argument, by position."""
+    """Return the largest number of elements that a config gives each argument, by position."""
     largest: dict[int, int] = {}
     for config in configs:
         for one in config.args:

@@ -1,7 +1,7 @@
 """Memory analysis of a whole corpus before anything is timed: ``llmperf corpus build --analyse``.
 
-Owns the loop over a few killable children. An analysis, and what remains of it after a hang or a
-death, is the same as in a task (``analysing.py``). ``analyse_one`` does the same for one kernel.
+Owns the loop over a few killable children. An analysis, and its result after a hang or a death, is
+the same as in a task (``analysing.py``). ``analyse_one`` analyses a single kernel.
 """
 
 from __future__ import annotations
@@ -93,14 +93,15 @@ def analyse_corpus(
 ) -> Corpus:
     """Return ``corpus`` with the memory analysis of every kernel that can run.
 
-    Kernels that have an analysis keep it. The kernels' ids and the corpus' hash do not change: an
-    analysis is no part of a kernel. A run on such a corpus plans by it and does not analyse again.
+    Kernels that have an analysis keep it. The kernels' ids and the corpus' hash do not change,
+    because an analysis is no part of a kernel. A run with this corpus plans by these analyses and
+    does not analyse again.
 
     Args:
         corpus: the kernels.
-        ref: where instrumented kernels are launched; any OpenCL device gives the same answers.
-        num_children: processes at once; by default one for each core.
-        timeout_s: seconds for each kernel; after that its analysis has a reason and no extents.
+        ref: the device that launches instrumented kernels; each OpenCL device gives equal results.
+        num_children: number of processes at once; by default one for each core.
+        timeout_s: seconds for each kernel. After this time, its analysis has a reason, no extents.
         progress: receives the numbers of finished kernels and of all kernels.
 
     Raises:
@@ -125,10 +126,10 @@ class OneAnalysis:
     """The analysis of one kernel, and how it ended.
 
     Attributes:
-        analysis: what was found out; its ``failure`` says why there is no result.
-        no_device: the device could not be opened.
-        ended_itself: the child was not killed for its time and did not die: a second try would give
-            the same result.
+        analysis: the result; its ``failure`` says why there is none.
+        no_device: whether the device could not be opened.
+        ended_itself: whether the child neither died nor was killed for its time, so that a second
+            try would give the same result.
     """
 
     analysis: Analysis

@@ -1,7 +1,7 @@
 """Run memory analyses in killable children, so that a probe that hangs or faults costs no task.
 
-Owns what happens after a hang or a death (the task gets an analysis without extents that states the
-reason, and simple inputs) and where kernels are analysed. The children: ``child_pool.py``.
+Owns what happens after a hang or a death (the task gets simple inputs, and an analysis that has a
+reason instead of extents) and where kernels are analysed. ``child_pool.py`` owns the children.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.sandbox.messages import Analysed, AnalyseJob, FromChild
 _logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""Children that may analyse a kernel: an earlier kernel may have damaged the first child."""
+"""Number of children that may try a kernel: an earlier kernel may have damaged the first child."""
 _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
 _REPORT_CHARACTERS = 2000
 
@@ -44,13 +44,13 @@ class AnalysisWork:
         return analyse_job(state.task.kernel, state.num_analysis_attempts, choose=self._chooses)
 
     def excuses_kill(self, state: TaskState) -> bool:
-        """Take the attempt back, once."""
+        """Excuse the first kill by not counting its attempt; False for a later kill."""
         is_excused = state.excuse_kill("analysis")
         state.num_analysis_attempts -= is_excused
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
-        """Keep the analysis; plan the task's launch configs by it when it is the last answer."""
+        """Keep the analysis; when it is the last answer, plan the task's launch configs by it."""
         assert isinstance(answer, Analysed), answer
         if answer.no_device:
             _logger.warning("an analysis failed: %s", answer.analysis.failure)
@@ -64,7 +64,7 @@ class AnalysisWork:
         state.plan_by(left_behind(state.task.kernel, state.analysed, timeout_text(after_s)))
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
-        """Allow another attempt, or plan by what is known (all but the inputs, or nothing)."""
+        """Allow another attempt, or plan by what is known: all but chosen inputs, or nothing."""
         is_open = state.analysed is None and not report
         if is_open and state.num_analysis_attempts < max_attempts(state.task.kernel):
             return True
@@ -76,16 +76,16 @@ class AnalysisWork:
 
 
 def max_attempts(kernel: Kernel) -> int:
-    """Return the number of attempts at a kernel: one more, without barriers, if it has barriers.
+    """Return the number of attempts at a kernel; with barriers it gets one more, without them.
 
     A barrier in a branch that not all work-items take is undefined and ends the process on PoCL. A
-    kernel's own host program makes all work-items take it; probes lie on both sides of the branch.
+    kernel's own host program makes all work-items take the branch, but probes do not.
     """
     return MAX_ATTEMPTS + (_BARRIER.search(kernel.source) is not None)
 
 
 def analyse_job(kernel: Kernel, attempt: int, *, choose: bool = True) -> AnalyseJob:
-    """Return the job of an attempt (from 1); ``choose``: also search inputs that give it work."""
+    """Return the job of an attempt (counted from 1); with ``choose``, it also chooses inputs."""
     return AnalyseJob(kernel=kernel, without_barriers=attempt > MAX_ATTEMPTS, choose=choose)
 
 
@@ -102,7 +102,7 @@ def timeout_text(after_s: float) -> str:
 
 
 def death_text(how: str, report: str) -> str:
-    """Return the reason after a child's death; ``report``: the traceback of an error of ours."""
+    """Return the reason after a child's death; ``report``: the traceback of an error in LLMPerf."""
     if report:
         _logger.warning("an analysis failed: %s", report)
         return f"internal error: {report.strip()[-_REPORT_CHARACTERS:]}"
@@ -113,9 +113,9 @@ def analysis_device(ref: DeviceRef, how: str) -> DeviceRef:
     """Return the device on which the kernels that ``ref`` times are analysed.
 
     Args:
-        ref: the device that times them.
+        ref: the device that times the kernels.
         how: ``limits.analysis_device``. ``auto`` takes a usable CPU OpenCL device for kernels of a
-            GPU: a kernel touches the same elements on every device, and GPU time is scarce.
+            GPU, because a kernel touches the same elements on every device and GPU time is scarce.
             ``same`` takes ``ref``.
     """
     if how == "same" or not ref.selector.startswith("cuda"):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workers.work.opencl_virtual import OpenclVirtualDevice
 
 _KERNELS_PER_CHILD = 100
-"""Then the child ends and another replaces it: compilers keep builds in memory and on disk."""
+"""Kernels after which a new child takes over, as compilers keep builds in memory and on disk."""
 
 
 def main(channel: Channel, argument: str) -> None:
@@ -70,7 +70,7 @@ def _tell_analysis(channel: Channel, job: AnalyseJob, analyse: _Analyse) -> bool
 
 
 def _tell_no_device(channel: Channel, error: LookupError) -> None:
-    """Answer the first job with why the device cannot be opened."""
+    """Answer the first job with the reason why the device cannot be opened."""
     channel.send(CompilerReady())
     job = channel.receive()
     if not isinstance(job, AnalyseJob):
@@ -80,7 +80,7 @@ def _tell_no_device(channel: Channel, error: LookupError) -> None:
 
 
 def _send_access_ranges(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:
-    """Send each record at once: the next config may hang. Return whether the context was lost."""
+    """Send each record at once, as the next config may hang; return whether the context is lost."""
     records: list[ProbeRecord | None] = []
     is_lost = False
     try:
@@ -133,7 +133,7 @@ class _Chooser:
         self._device: OpenclVirtualDevice | None = None
 
     def with_inputs(self, job: AnalyseJob, analysis: Analysis, tell: _Tell) -> Analysis:
-        """Send the analysis, then return it with inputs: choosing them may end the process."""
+        """Send the analysis, as the choice may end the process; return it with chosen inputs."""
         from workers.work.input_choice import choose_inputs  # noqa: PLC0415
         from workers.work.opening import open_virtual  # noqa: PLC0415
 

@@ -16,8 +16,8 @@ from workers.sandbox.child_main import serve
 from workers.sandbox.messages import Compiled, CompileFailed, CompileJob, CompilerReady
 
 _MAX_BYTES = 4 * 2**30
-"""Bytes of address space of a compile child on CPU devices: a source's macros can expand until the
-host has no memory left."""
+"""Bytes of address space of a compile child on CPU devices. Without this limit, a source's macros
+can expand until the host has no memory left."""
 
 
 def main(channel: Channel, argument: str) -> None:

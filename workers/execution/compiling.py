@@ -1,9 +1,10 @@
 """Compile kernels in killable children: every task gets a binary or a coded failure.
 
-Owns the retries. A compiler that crashes is tried once more in a fresh child; one that exceeds the
-time limit is killed. After either the task gets its failed row. The first kill by another process
-does not count. If a child dies after the build, while it reads the kernel's resources, the task is
-only built once more. The children: ``child_pool.py``.
+Owns the retries. After a compiler's crash, a new child builds the kernel once more. A compiler that
+exceeds the time limit is killed. After the second crash or the kill, the task gets its failed row.
+The first kill by another process does not count. If a child dies after the build, while it reads
+the kernel's resources, the task is built once more without them. ``child_pool.py`` owns the
+children.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _RESOURCES_LIMIT_S = 20.0
 """Seconds to find a kernel's registers. A second compiler takes 0.05 s, the first CUDA context
 0.3 s, and some seconds on hosts with many GPUs."""
 _MOST_RESOURCES_DEATHS = 3
-"""Deaths in a row: after three of different kernels the reader itself is at fault."""
+"""Deaths in a row after which no resources are read: not the kernels but the reader is at fault."""
 
 
 class CompileWork:
@@ -30,7 +31,7 @@ class CompileWork:
     Args:
         scratch: the folder for the binaries of tasks in hand.
         timeout_s: seconds for one build.
-        reads_resources: also read registers and memory of the machine code, until
+        reads_resources: whether to read registers and memory of the machine code, too, until
             ``_MOST_RESOURCES_DEATHS`` children in a row die of that.
     """
 
@@ -67,7 +68,7 @@ class CompileWork:
         )
 
     def excuses_kill(self, state: TaskState) -> bool:
-        """Take the attempt back, once."""
+        """Excuse the first kill by not counting its attempt; False for a later kill."""
         is_excused = state.excuse_kill("build")
         state.num_compile_attempts -= is_excused
         return is_excused
@@ -110,7 +111,7 @@ class CompileWork:
             self._note_death_of_resources(state, report or how)
             return True
         retry = RETRY_RULES[FailureCode.COMPILER_CRASH] is Retry.ONCE_IN_FRESH_CHILD
-        most = 2 + (state.task.task_id in self._died_of_resources)  # the build did not cause that
+        most = 2 + (state.task.task_id in self._died_of_resources)  # that death was not the build's
         if report:
             _fail(state, FailureCode.INTERNAL_ERROR, report, seconds)
         elif retry and state.num_compile_attempts < most:

@@ -1,8 +1,8 @@
-"""What the death of a run child is charged to, and when other configs of its kernel are skipped.
+"""Decide to what a run child's death is charged, and when more configs of its kernel are skipped.
 
-A death is a process that ended by itself or by a signal, or one that was silent for longer than its
-phase allows. Owns one rule for each phase, the two limits, and the texts of the rows of configs
-that are not tried. ``run_lane.py`` applies the rules.
+A death means that a process ended by itself or by a signal, or was silent for longer than its phase
+allows. Owns one rule for each phase, the two limits, and the texts of the rows of configs that are
+not tried. ``run_lane.py`` applies the rules.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ class Charged(Enum):
     """What a death counts against."""
 
     NOTHING = auto()
-    """No part of the task has begun: a fresh child begins with it."""
+    """No part of the task has begun, so a new child begins the task."""
     DEVICE = auto()
-    """No kernel has run: a fresh child tries again; some deaths in a row mean a lost device."""
+    """No kernel has run, so a new child tries again. After some deaths in a row the device is
+    lost."""
     KERNEL = auto()
-    """No config was announced: after ``limits.deaths_to_quarantine`` deaths the kernel fails."""
+    """No config was announced. After ``limits.deaths_to_quarantine`` deaths the kernel fails."""
     CONFIG = auto()
-    """The config announced last or, after its result, the config reported last."""
+    """The death counts against the config that was announced last, or reported last."""
 
 
 class Excuse(Enum):
@@ -37,7 +38,8 @@ class Excuse(Enum):
 
     NEVER = auto()
     ONCE = auto()
-    """The first kill of a config, or before the configs; a second may mean that memory ran out."""
+    """Excuse the first kill in a config or before the configs; a second may mean too little
+    memory."""
     ALWAYS = auto()
 
 
@@ -45,7 +47,7 @@ class Excuse(Enum):
 class DeathRule:
     """The consequences of a death in one phase.
 
-    ``on_silence`` and ``on_exit`` are the row's failure codes; None where the death gives no row.
+    ``on_silence`` and ``on_exit`` are the failure codes of the row; None if the death gives no row.
     If the child has sent a traceback, the code is ``internal_error`` and nothing is excused.
     """
 
@@ -56,7 +58,7 @@ class DeathRule:
     on_exit: FailureCode | None = None
 
     def code(self, *, is_silence: bool, has_traceback: bool) -> FailureCode:
-        """Return the failure code of the row; raises AssertionError where the rule gives no row."""
+        """Return the failure code of the row; raises AssertionError if the rule gives no row."""
         code = self.on_silence if is_silence else self.on_exit
         assert code is not None, "this death gives no row"
         return FailureCode.INTERNAL_ERROR if has_traceback else code
@@ -88,11 +90,11 @@ DEATH_RULES: Mapping[Phase, DeathRule] = MappingProxyType(
         Phase.BETWEEN: replace(_IN_LAUNCH, excuse=Excuse.ALWAYS),
     }
 )
-"""The rule for each phase that a child can die in."""
+"""The rule for each phase in which a child can die."""
 
 
 def is_given_up(num_deaths: int, limits: Limits) -> bool:
-    """Whether a kernel has ended so many processes that its other configs are not tried."""
+    """Whether a kernel has ended so many processes that its other configs are quarantined."""
     return num_deaths >= limits.deaths_to_quarantine
 
 

@@ -1,10 +1,10 @@
-"""Hold back tasks that failed to build until one builds: a broken compiler makes no final rows.
+"""Hold back tasks that failed to build until a build succeeds, as the machine may be at fault.
 
-Owns which failures are doubtful, and for how long. Too little memory, a broken compiler or a full
-disk fails every kernel alike, but a row would blame the kernel for ever. So the first failed builds
-wait, under their leases, until a build succeeds: another task's, or a second build of a kernel that
-an earlier run has built. If none succeeds, the run ends with ``NothingCompilesError`` and the tasks
-stay free.
+Owns which failures are doubtful, and for how long. With too little memory, a broken compiler or a
+full disk every build fails, but a row would blame the kernel for ever. So the first failed builds
+wait, with their leases, until a build succeeds: that of another task, or that of a kernel that was
+once built for this dataset. If no build succeeds, the run ends with ``NothingCompilesError`` and
+the tasks stay free.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DOUBTFUL = frozenset(
     }
 )
 _MOST_HELD = 100
-"""Tasks held back at most: each may end two compilers, and a corpus may have 100,000."""
+"""Maximum number of tasks to hold back: each may crash two compilers, and there may be 100,000."""
 _DETAIL_CHARACTERS = 600
 
 
@@ -42,7 +42,7 @@ class DoubtfulBuilds:
 
     Args:
         builds_again: builds a kernel that was once built for this dataset and returns whether that
-            succeeded; False where there is no such kernel.
+            succeeded; False if there is no such kernel.
     """
 
     def __init__(self, builds_again: Callable[[], bool]) -> None:
@@ -91,7 +91,7 @@ class DoubtfulBuilds:
         return self.sift([])
 
     def forget(self, tasks: Collection[int]) -> None:
-        """Drop these tasks: their leases are lost."""
+        """Drop these tasks, because their leases are lost."""
         self._held = [item for item in self._held if item.lease.task not in tasks]
 
     def _message(self) -> str:
@@ -122,7 +122,7 @@ def _is_doubtful(result: TaskResult) -> bool:
 
 
 def _failure(result: TaskResult) -> Failure | None:
-    """Return why the kernel failed as a whole; None if it got as far as a launch config."""
+    """Return why the kernel failed as a whole; None if it has an outcome of a launch config."""
     first = result.samples[0]
     is_whole = len(result.samples) == 1 and not first.config.global_size
     return first.outcome if is_whole and isinstance(first.outcome, Failure) else None

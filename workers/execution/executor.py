@@ -1,7 +1,7 @@
 """The interface through which the loop runs tasks: submit, poll, abandon, close.
 
-Owns the protocol only. ``pipeline.py`` runs tasks in children on a device; the simulator's executor
-runs on an injected clock.
+Owns only the protocol. ``pipeline.py`` runs tasks in children on a device; the executor of the
+simulator runs on an injected clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TaskExecutor(Protocol):
         ...
 
     def leases(self) -> list[Lease]:
-        """Return the leases of all tasks taken and not yet returned."""
+        """Return the leases of all tasks that were submitted and not yet returned."""
         ...
 
     def abandon(self, tasks: Collection[int]) -> None:

@@ -1,9 +1,9 @@
-"""Judge launch configs by the kernel's validated extents: what needs padding, what must not run.
+"""Judge launch configs by the kernel's validated extents: which need padding or must not run.
 
-Where every extent is validated, the accesses of a launch follow from its sizes. So neither a trial
-on a CPU device (``access_check.py``) nor padding around buffers that are large enough is needed.
-The *simple* strategy ignores the extents, and gives each buffer as many elements as there are
-work-items: enough for most kernels.
+If every extent is validated, the accesses of a launch follow from its sizes. So neither a trial on
+a CPU device (``access_check.py``) nor padding around buffers that are large enough is needed. The
+*simple* strategy ignores the extents, and gives each buffer as many elements as there are
+work-items, which is enough for most kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def settled_by_extents(state: TaskState, *, spares: bool) -> bool:
 
     Args:
         state: a planned task.
-        spares: give up the configs that would leave the padding, too.
+        spares: whether to give up the configs that would leave even the padding.
     """
     signature = state.task.kernel.signature
     assert signature is not None, "a planned kernel has a signature"
@@ -55,8 +55,8 @@ def judge_by_extents(
     """Return what validated extents say of all configs.
 
     Returns:
-        None where they do not decide: a pointer argument has no validated extent, or a config has
-        not all the sizes that an extent depends on.
+        The verdict; None if the extents do not decide, because a pointer argument has no validated
+        extent, or a config lacks a size on which an extent depends.
     """
     pointers = [one for one in signature.arguments if one.kind.is_buffer]
     if analysis is None or analysis.failure:
@@ -111,7 +111,7 @@ def _record(
 def _leaves_own_buffers(
     pointers: Sequence[Argument], config: LaunchConfig, record: ProbeRecord
 ) -> bool:
-    """Whether a launch accesses more of a global buffer than the config gives it."""
+    """Whether a launch accesses more of a global buffer than the config gives the buffer."""
     held = {one.position: one.elements or 0 for one in config.args}
     ends = {one.position: one.end_bytes for one in record.access_ranges}
     return any(

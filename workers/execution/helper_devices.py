@@ -1,7 +1,7 @@
-"""Find the devices that analyse kernels and count their work beside the device that times them.
+"""Find the devices that analyse kernels and count their work, for a device that times them.
 
-Owns the search. It tries the OpenCL runtimes of a host, which takes seconds, so it runs in a thread
-and the command line does not wait for it.
+Owns the search. The search tries the OpenCL runtimes of a host, which takes seconds. So it runs in
+a thread, and the command line does not wait for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HelperDevices:
 
     Args:
         ref: the device that times them.
-        limits: ``analysis_device`` and ``work`` are read.
+        limits: only ``analysis_device`` and ``work`` are read.
     """
 
     def __init__(self, ref: DeviceRef, limits: LimitsConfig) -> None:
@@ -51,14 +51,14 @@ class HelperDevices:
         return self._analysis.result()
 
     def await_known(self) -> None:
-        """Wait for a search that has begun: it launches kernels on the host's devices."""
+        """Wait for the end of a search that has begun, as it launches kernels on the devices."""
         if self._analysis is not None:
             self._analysis.result()
             if self.counts_work:
                 self._counting.exception()
 
     def counting(self) -> DeviceRef | str | None:
-        """Return the device that counts work, or why there is none; None during the search."""
+        """Return the device that counts work, or why there is no such device; None if searching."""
         self.look()
         return self._counting.result() if self._counting.done() else None
 
@@ -80,7 +80,7 @@ class HelperDevices:
         assert self._analysis is not None, "looked for before"
         analysis = self._analysis.result()
         if analysis != self._ref:
-            return analysis  # a CPU device, else it would be the timed one
+            return analysis  # a CPU device, as it is not the timed one
         found = choose("cpu", tell=lambda line: _logger.warning("to count work: %s", line))
         if isinstance(found, NoDevice):
             _logger.warning("columns `work` stay empty: %s", NO_CPU_DEVICE)
@@ -89,7 +89,7 @@ class HelperDevices:
 
 
 def _can_be_counted(ref: DeviceRef) -> bool:
-    """Whether a device's launches are real, or its replay file asks to count their work anyway."""
+    """Whether a device's launches are real, or its replay file asks to count their work."""
     if not ref.selector.startswith(SELECTOR_PREFIX):
         return True
     return read_replay_file(Path(ref.selector.removeprefix(SELECTOR_PREFIX))).counts_work

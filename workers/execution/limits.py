@@ -1,4 +1,4 @@
-"""The limits of a run on its device: chooses the values that the configuration leaves open.
+"""The limits of a run on its device, with values for the keys that the configuration leaves open.
 
 Owns the values that differ between a GPU, whose time is scarce and whose faults destroy the
 context, and a CPU device, whose work competes with ours for the same cores.
@@ -13,16 +13,16 @@ from workers.config import WALL_BUDGET_FACTOR, CollectConfig
 from workers.sandbox.processors import SET_ASIDE
 
 GPU_RUN_CHILDREN = 4
-"""Run children of a GPU: one holds the device, one is loaded and waits, one loads a program, and
-one starts after a fault."""
+"""Number of run children of a GPU: one holds the device, one has loaded a program and waits, one
+loads a program, and one starts after a fault."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
-"""Launches of a config that may each last ``timing.max_launch_ms``: the first, one warm, three
-cold, and those of the payload checks."""
+"""Number of launches of a config that may each last ``timing.max_launch_ms``: the first, one warm,
+three cold, and those of the payload checks."""
 _CPU_CONFIG_TIMEOUT_S = 30.0
 _MOST_GPU_COMPILERS = 4
-"""Compile children of a GPU: a build takes 0.1 s and a task several times as long, so four suffice;
-each child holds a context on the card."""
+"""Maximum number of compile children of a GPU, each of which has a context on the card. Four are
+enough, as a build takes 0.1 s and a task several times as long."""
 _MOST_GPU_ANALYSERS = 16
 
 
@@ -53,8 +53,8 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
 
     Args:
         config: the user's configuration.
-        gpu: whether it is a GPU.
-        shared: whether several run children may hold it, one of them launching.
+        gpu: whether the device is a GPU.
+        shared: whether several run children may open the device (one of them launches at a time).
     """
     given = config.limits
     timing = config.timing

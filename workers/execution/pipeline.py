@@ -1,9 +1,9 @@
 """Run the tasks of one device: some children analyse and compile them, others time them.
 
-Owns the order of work, in two modes. On a GPU, compiling and counting run beside the timing, and
+Owns the order of work, in two modes. On a GPU, compiling and counting run during the timing, and
 several run children load kernels and hold the device's lock in turn. On a CPU device (``quiet``)
-nothing else runs while a task is timed, and each task gets a child of its own, because a kernel can
-damage its process there unnoticed.
+nothing else runs while a task is timed, and each task gets a child of its own, because there a
+kernel can damage its process unnoticed.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class DevicePipeline:
         ref: the device; every child gets its environment.
         config: limits, timing and how far ahead to claim.
         scratch: an empty folder for binaries and caches.
-        worker_id: written into every row.
-        quiet: nothing runs beside the timing, and each task has a run child of its own.
+        worker_id: the worker's name, written into every row.
+        quiet: whether nothing may run during the timing, and each task has its own run child.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DevicePipeline:
         self._quiet = quiet
         self._compiled: deque[TaskState] = deque()
         self._built: list[TaskState] = []
-        """Tasks whose access ranges are still being found; a child is at work on each."""
+        """Built tasks of which a child still finds the access ranges."""
         self._timed: list[TaskState] = []
         """Tasks that were timed; the count of their work may still be under way."""
         self._finished: list[TaskState] = []
@@ -137,23 +137,23 @@ class DevicePipeline:
         )
 
     def open_device(self, *, measure_peaks: bool) -> Device:
-        """Open the device in a run child. Raises DeviceLostError."""
+        """Open the device in a run child; raises DeviceLostError."""
         if measure_peaks and not self._quiet:
             self._helper_devices.await_known()  # the search launches kernels on the devices
             self._compilers.await_started()  # starting compilers open contexts
         return self._slot.open_device(measure_peaks=measure_peaks)
 
     def get_ready(self) -> None:
-        """Start children for the first tasks, once the device is locked: each takes a second."""
+        """Start the children for the first tasks once the device is locked; a start takes 1 s."""
         if not self._quiet:
             self._compilers.warm_up(_WARM_COMPILERS)
             self._helper_devices.look()
 
     def warm_up(self) -> None:
-        """Start the remaining children while there is no task; waits for the choice of a helper.
+        """Start the remaining children while there is no task, once the helper device is known.
 
-        Otherwise, on a host with several GPUs, a hundred children would start at once and the
-        devices would be idle for seconds.
+        If they started with the first tasks, a hundred children of a host with several GPUs would
+        start at once, and the devices would be idle for seconds.
         """
         if self._quiet:
             return
@@ -174,7 +174,7 @@ class DevicePipeline:
         Args:
             plan: the plan of the tasks.
             device: the device's record; the tasks' rows refer to it.
-            note: receives an event's name and its fields: where the time of each task went.
+            note: receives an event's name and fields, for the event stream.
             monitor: knows the clock, temperature and throttling at any moment.
         """
         self._plan, self._device_id, self._note = plan, device.device_id, note
@@ -186,15 +186,15 @@ class DevicePipeline:
     def num_wanted(self) -> int:
         """Return how many more tasks the pipeline would take now.
 
-        Where nothing may run beside the timing, tasks are prepared together and then timed one by
-        one: to prepare one at a time would leave all compilers but one idle.
+        If nothing may run during the timing, a group of tasks is prepared together and then timed
+        one by one. To prepare one task at a time would leave all compilers but one idle.
         """
         if self._quiet and (self._compiled or self._slot.states):
             return 0
         return max(0, self._limits.claim_ahead - len(self.leases()))
 
     def submit(self, task: Task, lease: Lease) -> None:
-        """Take a task; one that failed before it needed a device is finished at once."""
+        """Take a task; a task that fails before it needs a device is finished at once."""
         assert self._plan is not None, "use() comes first"
         state = TaskState(
             plan=self._plan,
@@ -238,7 +238,11 @@ class DevicePipeline:
         return self._drain()
 
     def can_build(self, task: Task) -> bool:
-        """Build a task's kernel, drop the result, return whether it built. ChildStartError."""
+        """Build a task's kernel and drop the result; return whether the build succeeded.
+
+        Raises:
+            ChildStartError: No compile child can be started.
+        """
         assert self._plan is not None, "use() comes first"
         return is_buildable(
             task,
@@ -250,7 +254,7 @@ class DevicePipeline:
         )
 
     def leases(self) -> list[Lease]:
-        """Return the leases of all tasks taken and not yet returned."""
+        """Return the leases of all tasks that were submitted and not yet returned."""
         return [state.lease for state in self._states()]
 
     def abandon(self, tasks: Collection[int]) -> None:
@@ -286,7 +290,7 @@ class DevicePipeline:
 
     def _start_work(self) -> None:
         if not (self._quiet and self._slot.states):
-            # Counting and analysis share a limit of children: what has begun is finished first.
+            # Counting and analysis share a limit of children. Tasks that have begun come first.
             most = self._limits.num_analysis_children
             self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
             self._analysers.start_waiting(most_busy=most - self._counting.num_busy)
@@ -315,7 +319,8 @@ class DevicePipeline:
             self._begin(state)
         self._access_checkers.take_finished()
         self._built += self._compilers.take_finished()
-        # Not built: tasks whose configs would all leave their buffers. Not checked: failed builds.
+        # Tasks whose configs would all leave their buffers are not built, and tasks whose builds
+        # have failed are not checked.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)
         self._access_checkers.take_waiting(lambda state: state.is_complete)
         still_looking = {id(state) for state in self._access_checkers.items()}
@@ -363,13 +368,13 @@ class DevicePipeline:
         return list({id(state): state for state in ahead}.values())
 
     def _is_to_be_tried(self, state: TaskState) -> bool:
-        """Whether configs might leave their buffers and another device than this can show which."""
+        """Whether configs might leave their buffers, and another device can show which do."""
         if not self._checks_access or not tried_indices(state.configs):
             return False
         return self._helper_devices.analysis() != self._ref
 
     def _only_looks_ahead(self) -> bool:
-        """Whether only access checks have work, and the device and all other children none."""
+        """Whether only access checks have work, and the device and all other children are idle."""
         nearer = (*self._analysers.items(), *self._compilers.items(), *self._compiled)
         return not (nearer or self._slot.states or self._access_checkers.has_finished)
 

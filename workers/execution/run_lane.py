@@ -1,8 +1,8 @@
-"""One run child and the task it has in hand: records its results, and charges its death.
+"""One run child and the task that it has in hand: records its results, and charges its death.
 
-Owns the order of a task's configs and what a death is charged to: the config announced last or,
-after its result, the config reported last. The first kill by another process is not charged. The
-child: ``run_children.py``; the device's lock: ``measure/device_lock.py``.
+Owns the order of a task's configs, and the config to which a death is charged: the one announced
+last or, after its result, the one reported last. The first kill by another process is not charged.
+``run_children.py`` owns the child, and ``measure/device_lock.py`` the device's lock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, RunChild
 _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
-"""Holds of the device lock in a row that end before they begin: then the device does not answer."""
+"""Deaths in a row between getting the device lock and the first use of the device for a task, after
+which the device counts as lost."""
 
 
 class RunLane:
@@ -50,10 +51,10 @@ class RunLane:
 
     Args:
         start_child: starts a run child whose scratch folder has the given name.
-        name: of the scratch folders of its children.
+        name: prefix of the names of its children's scratch folders.
         limits: what a kernel may cost.
         timing: how configs are timed.
-        child_per_task: end the child after each task and count a bad exit as a failure.
+        child_per_task: whether to end the child after each task and count a bad exit as a failure.
         lock_path: the device's lock file; None if the device has no other lane.
         launches: the processor from which all lanes issue launches.
     """
@@ -72,7 +73,7 @@ class RunLane:
         self.child = RunChild(start_child, name=name)
         self.state: TaskState | None = None  # the task in hand
         self.device: Device | None = None
-        """The device's record, with peaks; children check times against it."""
+        """The device's record, with peaks, against which children check times."""
         self._limits = limits
         self._timing = timing
         self._child_per_task = child_per_task
@@ -112,7 +113,7 @@ class RunLane:
         messages, hung_up = child.receive()
         for message in messages:
             if self.child.current is not child:
-                return  # an earlier message ended it
+                return  # an earlier message ended the child
             self._take(message)
         if hung_up and self.child.current is child:
             self._died()
@@ -155,7 +156,7 @@ class RunLane:
     def _take(self, message: FromChild) -> None:
         state = self.state
         if isinstance(message, ChildCrashed):
-            # A crash at the start is reported as the device's fault: the user sees the summary.
+            # A crash at the start becomes a DeviceLostError, of which the user sees the summary.
             self._report = message.summary if self._phase is Phase.STARTING else message.traceback
         elif isinstance(message, ChildReady):
             self.child.note_ready()
@@ -227,7 +228,7 @@ class RunLane:
         self._fail_unstarted(message.load_failure)
 
     def _died(self, used_up: Patience | None = None) -> None:
-        """Charge the death by the rule of its phase, then go on with the rest of the task."""
+        """Charge the death by the rule of its phase, then continue with the open configs."""
         child, phase, state = self.child.current, self._phase, self.state
         assert child is not None, "no child that died"
         if phase is Phase.STARTING:
@@ -263,7 +264,7 @@ class RunLane:
         return rule.excuse is Excuse.ALWAYS
 
     def _once_more(self, child: Child) -> None:
-        """Go on in a fresh child, with the config in which the last child was killed."""
+        """Continue in a new child with the config in which the last child was killed."""
         assert self.state is not None, "a death without a task"
         name, how = self.state.task.kernel.name, child.describe_end()
         _logger.warning("%s: killed by another process; retrying once: %s", name, how)
@@ -271,7 +272,7 @@ class RunLane:
         self._go_on_or_finish()
 
     def _hold_failed(self, why: str, *, by_another: bool) -> None:
-        """Charge the device: try in a fresh child, or raise DeviceLostError after too many."""
+        """Charge the device: try in a new child, or raise DeviceLostError after too many deaths."""
         self._failed_holds += 1
         if self._failed_holds >= (MOST_KILLS if by_another else _MAX_FAILED_HOLDS):
             cause = "another process kills its children"
@@ -279,7 +280,7 @@ class RunLane:
         self._go_on()
 
     def _died_unstarted(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
-        """Charge the kernel: try in a fresh child, or fail the kernel after too many deaths."""
+        """Charge the kernel: try in a new child, or fail the kernel after too many deaths."""
         assert self.state is not None, "a death without a task"
         self.state.trace.end_hold(time.monotonic())
         if self.state.is_complete:
@@ -292,7 +293,7 @@ class RunLane:
             self._go_on_or_finish()
 
     def _died_in_config(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
-        """Record the config's failure; give its kernel up if it has cost too many children."""
+        """Record the config's failure; give up its kernel if that has ended too many children."""
         assert self.state is not None, "a death without a task"
         assert self._index is not None, "a config was announced"
         if used_up:
@@ -314,7 +315,7 @@ class RunLane:
         return used_up.describe() if used_up else child.describe_end()
 
     def _after_fault(self) -> None:
-        """Give up the kernel or its strategies if due; go on with the rest in a fresh child."""
+        """Give up the kernel or its strategies if due; time the open configs in a new child."""
         state, index = self.state, self._index
         assert state is not None, "a death without a task"
         assert index is not None, "some config's fault"
@@ -330,7 +331,7 @@ class RunLane:
     def _drop_from_device(self) -> None:
         """End a child that may hold the device; raise DeviceLostError if the card is unsound.
 
-        The task in hand then goes to another device with all its configs, those timed here, too.
+        Then another device times all configs of the task in hand, also those that were timed here.
         """
         self.child.drop()
         assert self.device is not None, "use_device() comes first"
@@ -340,7 +341,7 @@ class RunLane:
             raise DeviceLostError(f"{what}: {'; '.join(problems)}")
 
     def _fail_unstarted(self, failure: Failure) -> None:
-        """Record that the kernel cannot be loaded: for its open configs, or as its only row."""
+        """Record that the kernel cannot be loaded, for its open configs or as its only row."""
         state = self.state
         assert state is not None, "a load without a task"
         if state.has_outcomes:

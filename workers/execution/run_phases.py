@@ -11,8 +11,8 @@ from workers.measure.device_lock import GONE_TIMEOUT_S
 from workers.sandbox.run_children import START_TIMEOUT_S
 
 PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
-"""Seconds for a child that holds the device: its dead predecessor must be gone, and its own check
-kernels must have run."""
+"""Seconds for a child that has got the device lock: by then the last holder, if it died, must be
+gone, and the check of the device must have run."""
 
 
 class Phase(Enum):
@@ -41,7 +41,7 @@ class Patience:
 
     Attributes:
         limit_s: seconds without a message after which the child is killed.
-        key: the configuration key that sets the limit; "" where the limit is a constant.
+        key: the configuration key that sets the limit; "" if the limit is a constant.
     """
 
     limit_s: float
@@ -54,7 +54,7 @@ class Patience:
 
 
 def patience_in(phase: Phase, limits: Limits, timing: TimingConfig) -> Patience | None:
-    """Return how long a child may be silent in a phase; None: without limit."""
+    """Return how long a child may be silent in a phase; None if there is no limit."""
     if phase in (Phase.IDLE, Phase.WAITING):
         return None
     if phase is Phase.STARTING:

@@ -1,4 +1,4 @@
-"""The run slot: the tasks on one device, each in a lane with a child that may die at any moment.
+"""The run slot: the tasks on one device, each in a lane whose child may die at any moment.
 
 Owns which lane takes the next task. On a GPU several lanes load programs side by side and hold the
 device's lock in turn, so the device never waits for a load, and after a fault it never waits for a
@@ -31,7 +31,7 @@ class RunSlot:
         start_child: starts a run child whose scratch folder has the given name.
         limits: what a kernel may cost, and the number of lanes.
         timing: how configs are timed.
-        child_per_task: end the child after each task and count a bad exit as a failure.
+        child_per_task: whether to end the child after each task and count a bad exit as a failure.
         lock_path: the file that the lanes lock.
         launches: the processor from which all launches are issued.
     """
@@ -94,7 +94,7 @@ class RunSlot:
     def run(self, state: TaskState, binary_path: Path) -> None:
         """Begin a compiled task; there must be capacity."""
         free = [lane for lane in self._lanes if lane.state is None]
-        # Any ready lane will do; one that is not ready would make the task wait.
+        # Prefer a ready lane: in another one the task would wait.
         lane = next((lane for lane in free if lane.child.is_ready), free[0])
         sentinel = self._num_run % self._timing.sentinel_every_tasks == 0
         self._num_run += 1
@@ -120,16 +120,16 @@ class RunSlot:
             self._drive(lane, partial(lane.check_deadlines, now_s))
 
     def take_returned(self) -> list[TaskState]:
-        """Return the tasks whose lane was closed before they began."""
+        """Return the tasks that had not begun when their lanes were closed."""
         returned, self._returned = self._returned, []
         return returned
 
     def waiting(self) -> list[TaskState]:
-        """Return the tasks in hand that have not begun: they load or wait for the device lock."""
+        """Return the tasks in hand that are loading or wait for the device lock."""
         return [lane.state for lane in self._lanes if lane.state is not None and not lane.has_begun]
 
     def _drive(self, lane: RunLane, action: Callable[[], None]) -> None:
-        """Let a lane act; if its child cannot start, close it while another has the device open."""
+        """Let a lane act; close it if its child cannot start but another lane's child is ready."""
         try:
             action()
             lane.warm_up()

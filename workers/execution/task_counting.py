@@ -1,7 +1,8 @@
 """Count what the launches of tasks execute, while the tasks are built and timed.
 
-Owns which counts are awaited and what becomes of them. A count never decides whether, or how, a
-config is timed. A kernel that cannot be counted gets a reason instead. Counting: ``workers/work``.
+Owns which counts are awaited, and how they get into the tasks. A count never decides whether, or
+how, a config is timed. A kernel that cannot be counted gets a reason instead. ``workers/work``
+counts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class TaskCounting:
         start_child: starts a counting child on a device; its scratch folder has the given name.
         helper_devices: knows the counting device, or why there is none.
         timeout_s: seconds for all configs of a task.
-        num_children: at once.
+        num_children: maximum number of children at once.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class TaskCounting:
         self._helper_devices = helper_devices
         self._num_children = num_children
         self._open: dict[int, tuple[TaskState, CountedKernel]] = {}
-        """Keys: the numbers of tasks in the plan."""
+        """The tasks and their counts, by the task's index in the plan."""
         self._why_off = ""
         self._pool: ChildPool[CountedKernel] = ChildPool(
             start_child=self._start,
@@ -70,12 +71,12 @@ class TaskCounting:
             self._pool.submit(item)
 
     def awaits(self, state: TaskState) -> bool:
-        """Whether a task's count is still to come; False for one that has failed as a whole."""
+        """Whether a task's count is still to come; False for a task that has failed as a whole."""
         _, item = self._open.get(state.lease.task, (None, None))
         return item is not None and item.configs is state.configs
 
     def start_waiting(self, *, most_busy: int) -> None:
-        """Hand waiting tasks to children once the device is known; at most ``most_busy`` work."""
+        """Hand waiting tasks to at most ``most_busy`` children, once the device is known."""
         where = self._helper_devices.counting() if self._helper_devices.counts_work else None
         if isinstance(where, str):
             self._why_off = where

@@ -1,7 +1,7 @@
-"""The outcomes of one task's configs, and those of the rest when the task ends early.
+"""The outcomes of one task's configs, also of the configs that an early end leaves open.
 
-Owns the table of outcomes of a task and its conversion into a ``TaskResult``. Pure: no children,
-and the clock is an argument.
+Owns the table of outcomes of a task and its conversion into a ``TaskResult``. Pure: it has no
+children, and the clock is an argument.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from workers.measure.task_trace import TaskTrace
 from workers.plan.plan import Plan, Task
 
 _MOST_EXCUSED = 8
-"""Kills by other processes that a task is excused from, at most."""
+"""Maximum number of kills by other processes that are not charged to a task."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TaskState:
-    """A task in hand. ``outcomes[i]`` is None until config i has one.
+    """A task in hand. ``outcomes[i]`` is None until config i has an outcome.
 
-    ``configs`` is empty until they can be planned: at once, or after ``plan_by``.
+    ``configs`` is empty until ``plan_by``, unless the configs can be planned at once.
     """
 
     plan: Plan
@@ -53,7 +53,7 @@ class TaskState:
     configs: tuple[LaunchConfig, ...] = field(init=False, default=())
     outcomes: list[tuple[Outcome, int] | None] = field(init=False, default_factory=list)
     launch_ns: list[float | None] = field(init=False, default_factory=list)
-    """For each config the shortest known time of a launch, in ns, also if that was too long."""
+    """For each config the shortest known time of a launch in ns, even if that was too long."""
     analysis: Analysis | None = field(init=False)
     build: Build | None = None
     num_deaths: int = 0
@@ -61,17 +61,17 @@ class TaskState:
     analysed: Analysis | None = None
     """The analysis that the child has sent before it chooses inputs."""
     needs_padding: bool = True
-    """Whether buffers need padding; False if it is known that no config leaves its buffers."""
+    """Whether buffers need padding; False if certainly no config leaves its buffers."""
     num_access_attempts: int = 0
     access_records: tuple[ProbeRecord | None, ...] = ()
-    """Access records of the configs tried first, in that order, as far as known."""
+    """The known access records of the configs that are tried first, in the order of the trials."""
     num_compile_attempts: int = 0
     works: tuple[Work | Failure, ...] = ()
-    """What each config executes, or why that is not known; empty where work is not counted."""
+    """What each config executes, or why that is not known; empty if work is not counted."""
     sentinel: tuple[SentinelReading, ...] = ()
     task_budget_s: float | None = None
     one_processor: bool | None = None
-    """Whether all its children launched from the reserved processor; None before the first one."""
+    """Whether all its children launched from the reserved processor; None without any child."""
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
     _spared: set[int] = field(init=False, default_factory=set)
@@ -86,7 +86,7 @@ class TaskState:
 
     @property
     def is_planned(self) -> bool:
-        """Whether its launch configs are known."""
+        """Whether the launch configs are known."""
         return bool(self.configs)
 
     @property
@@ -113,7 +113,7 @@ class TaskState:
 
     @property
     def check_indices(self) -> tuple[int, ...]:
-        """Indices of the configs with payload checks: smallest, largest, one by the kernel's id."""
+        """Indices of configs with payload checks: smallest, largest, one chosen by kernel id."""
         by_size = sorted(
             range(len(self.configs)),
             key=lambda index: (
@@ -136,21 +136,21 @@ class TaskState:
         launch_ns: float | None = None,
         window_s: tuple[float, float] | None = None,
     ) -> None:
-        """Set the outcome of one config; a later call replaces it (a death after the result).
+        """Set the outcome of one config; a later call, such as for a death, replaces the outcome.
 
-        ``window_s``: begin and end of its timing, on the monotonic clock.
+        ``window_s``: begin and end of the config's timing, in seconds of the monotonic clock.
         """
         self.outcomes[index] = (outcome, self.now_us())
         self.launch_ns[index] = launch_ns
         self._windows_s[index] = window_s
 
     def spare(self, index: int, failure: Failure) -> None:
-        """Give a config its outcome before the task reaches the device: it is not launched."""
+        """Give a config an outcome before the task reaches the device, so it is not launched."""
         self._spared.add(index)
         self.record(index, failure)
 
     def record_rest(self, failure: Failure) -> None:
-        """Give every config that has no outcome yet this failure."""
+        """Set ``failure`` as the outcome of every config that has none yet."""
         for index, outcome in enumerate(self.outcomes):
             if outcome is None:
                 self.record(index, failure)
@@ -167,17 +167,20 @@ class TaskState:
             self.record(index, failure)
 
     def excuse_kill(self, at: int | str) -> bool:
-        """Whether another process's SIGKILL in a config (or other work: its name) is excused.
+        """Whether another process's SIGKILL is excused.
 
-        Only the first kill in each is, and at most ``_MOST_EXCUSED`` of a task: the system also
-        kills a child when memory runs out because a kernel or its compiler asks for too much.
+        Only the first kill in each place is excused, and at most ``_MOST_EXCUSED`` of a task: the
+        system also kills a child if memory runs out because of a kernel or its compiler.
+
+        Args:
+            at: the index of the config in which the child was killed, or the name of other work.
         """
         is_first = at not in self._excused and len(self._excused) < _MOST_EXCUSED
         self._excused.add(at)
         return is_first
 
     def is_fault(self, index: int) -> bool:
-        """Whether a config has ended its process by a fault."""
+        """Whether a fault of this config has ended its process."""
         recorded = self.outcomes[index]
         return (
             recorded is not None
@@ -186,11 +189,11 @@ class TaskState:
         )
 
     def give_up_kernel(self) -> None:
-        """Fail the open configs: the kernel has ended too many processes."""
+        """Fail the open configs, because the kernel has ended too many processes."""
         self.record_rest(kernel_given_up(self.num_deaths))
 
     def give_up_strategies_of(self, index: int, limit: int) -> None:
-        """Count a config's fault; give up configs that only strategies at ``limit`` ask for."""
+        """Count a config's fault; give up configs whose strategies all have ``limit`` faults."""
         self._faults.update(self.configs[index].strategies)
         given_up = given_up_strategies(self._faults, limit)
         failure = strategy_given_up(limit)
@@ -199,7 +202,7 @@ class TaskState:
                 self.record(other, failure)
 
     def fail_whole(self, failure: Failure) -> None:
-        """Replace the configs by one failed row: the kernel failed before any config ran."""
+        """Replace the configs by one failed row, as the kernel failed before any config ran."""
         empty = empty_config(
             kernel_id=self.task.kernel.kernel_id,
             device_class=self.task.device_class.name,
@@ -234,7 +237,7 @@ class TaskState:
         self.sentinel = (*self.sentinel, reading)
 
     def result(self, monitor: Monitor | None = None) -> TaskResult:
-        """Return the finished task; ``monitor`` gives the clocks while its configs were timed."""
+        """Return the finished task; ``monitor`` has the clocks during the timing of its configs."""
         samples = []
         works = self.works or (None,) * len(self.configs)
         for config, recorded, window_s, work in zip(
@@ -275,7 +278,7 @@ class TaskState:
         self._spared = set()
 
     def _judged(self, outcome: Outcome, seen: Condition | None) -> Outcome:
-        """Return a timing with what the kernel's analysis and the device's monitor add to it."""
+        """Return a timing with the findings of the kernel's analysis and the device's monitor."""
         if not isinstance(outcome, Timing):
             return outcome
         if seen is not None:

@@ -1,4 +1,4 @@
-"""Build one kernel and drop the result: checks whether this device can build anything."""
+"""Build one kernel and drop the result, to check whether this device can build anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _NO_LEASE = Lease(task=-1, epoch=0, token=0, attempt=0)
 def is_buildable(
     task: Task, plan: Plan, *, start_child: Callable[[str], Child], work: CompileWork
 ) -> bool:
-    """Build a task's kernel in a new child; return whether it built. Raises ChildStartError."""
+    """Build a task's kernel in a new child; return whether that succeeded.
+
+    Raises:
+        ChildStartError: The child cannot be started.
+    """
     state = TaskState(
         plan=plan, task=task, lease=_NO_LEASE, device_id="", worker_id="", now_us=lambda: 0
     )

@@ -13,14 +13,14 @@ from llmperf_common.records import Checks, Device
 from workers.device.interface import Launcher
 
 POISON_BYTES = (0xA5, 0x5A)
-"""Bytes written before a launch; two, as a kernel may happen to write one of them itself."""
+"""Bytes written before a launch. There are two, because a kernel may itself write one of them."""
 
 OTHER_SEED = 0x5EED  # XORed into a config's seed to get other inputs
 STATIONARY_TOLERANCE = 0.05
 """Share by which the medians of the first and second half of the readings may differ."""
 FLOOR_TOLERANCE = 0.8
-"""Share of the floor down to which a time passes. Our peak comes from a triad, which does not reach
-the memory's limit; a kernel that only reads is faster by some per cent."""
+"""A time passes down to this share of the floor. The measured peak comes from a triad, which does
+not reach the memory's limit; a kernel that only reads is faster by some per cent."""
 FEWEST_READINGS_FOR_A_TREND = 4
 
 
@@ -74,15 +74,15 @@ def above_floor(
 ) -> bool | None:
     """Return whether the time is long enough to move the config's bytes once at the measured peak.
 
-    The peak is DRAM's if the cache cannot hold the data (``cold``, or more than twice the cache's
-    size), else the cache's. None if the device's peak is unknown. A kernel that touches only part
-    of its buffers may be faster than this floor: the check is a flag, no proof of an error.
+    The peak is that of DRAM if the cache cannot hold the data (``cold``, or more than twice the
+    cache's size), otherwise that of the cache. The result is None if the peak is unknown. A kernel
+    that touches only part of its buffers may be faster than this floor, so the check only flags.
 
     Args:
-        median_ns: of the warm readings (of the cold ones with ``cold``).
-        footprint_bytes: all global and constant buffers.
-        device: with measured peaks.
-        cold: the cache was flushed before each launch.
+        median_ns: median of the warm readings (with ``cold``, of the cold readings).
+        footprint_bytes: bytes of all global and constant buffers.
+        device: the device's record, with measured peaks.
+        cold: whether the cache was flushed before each launch.
     """
     beyond_cache = footprint_bytes > 2 * device.last_level_cache_bytes
     peak_gbps = device.peak_dram_gbps if cold or beyond_cache else device.peak_l2_gbps

@@ -28,7 +28,7 @@ class Handover:
     """How the last holder left the device.
 
     ``idle_s``: seconds since it released the lock; None if there was no holder or it died.
-    ``dead_pid``: process id of a holder that died with the lock, else None.
+    ``dead_pid``: process id of a holder that died while it held the lock, else None.
     """
 
     idle_s: float | None
@@ -37,10 +37,10 @@ class Handover:
 
 @contextmanager
 def device_lock(path: Path | None) -> Iterator[Handover]:
-    """Wait for the lock and hold it. After an exception or a death it is marked as abandoned.
+    """Wait for the lock and hold it. After an exception or a death the lock is marked as abandoned.
 
-    Open the device before: a dying process closes its files in the order of their descriptors, so
-    the device is free before the lock is.
+    Open the device before the lock. A dying process closes its files in the order of their
+    descriptors, so the device is then free before the lock is.
 
     Args:
         path: the lock file, created if missing; None if no other process uses the device.

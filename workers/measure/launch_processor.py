@@ -2,8 +2,8 @@
 
 The driver does host work between an event's start stamp and the launch itself. So a launch on an
 idle device measures longer on a slower processor: on an H200 by 0.3 ns for each ns that the call
-takes longer (docs/decisions/0035-one-processor-launches.md). Owns the choice of the processor, its
-lock against other collectors of the host, and giving it up when other processes use it, too.
+takes longer (docs/decisions/0035-one-processor-launches.md). Owns the choice of the processor, the
+lock that keeps other collectors of the host off it, and giving it up if other processes use it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from workers.sandbox.processors import core_of, for_launches
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _JUDGED_AFTER_S = 3.0
-"""Seconds of holding the device lock between two judgements of the processor. A run's start can
-have one bad second, so less is too short."""
+"""Seconds of holding the device lock between two judgements of the processor. At a run's start one
+second can be bad, so less is too short."""
 _MOST_KEPT_WAITING = 0.1
-"""Largest share of that time in which a child may be ready to run but has no processor."""
+"""Largest allowed share of this time in which a child is ready to run but has no processor."""
 
 _logger = logging.getLogger(__name__)
 
 
 class LaunchProcessor:
-    """The processor that ``take`` chooses; while ``number`` is None, launches come from any.
+    """The processor that ``take`` chooses; while ``number`` is None, any processor may launch.
 
     Its whole core is locked: a collector on the core's second thread would slow launches down.
     """
@@ -43,7 +43,7 @@ class LaunchProcessor:
         """Take a processor that no other collector of this host launches from, if one is free.
 
         Args:
-            processors: those that may be used; None: all that this process may use.
+            processors: the processors to choose from; None: all that this process may use.
         """
         candidates = for_launches(os.sched_getaffinity(0) if processors is None else processors)
         why = "other collectors have taken them"
@@ -65,7 +65,10 @@ class LaunchProcessor:
             )
 
     def note_hold(self, length_s: float, kept_waiting_s: float) -> None:
-        """Note one hold of the lock: its length and how long the ready child waited in it, s."""
+        """Note one hold of the device lock: its length, s, and how long the child then waited, s.
+
+        ``kept_waiting_s``: time in which the child was ready to run but had no processor.
+        """
         if self.number is None:
             return
         self._held_s += length_s
@@ -93,7 +96,7 @@ class LaunchProcessor:
 
 @contextlib.contextmanager
 def launching_from(processor: int | None) -> Iterator[None]:
-    """Keep this thread on a processor; None, or a refusal of the system, changes nothing."""
+    """Keep this thread on ``processor``. Nothing changes if it is None or the system refuses."""
     before = os.sched_getaffinity(0)
     try:
         if processor is not None:

@@ -1,6 +1,6 @@
 """The run child: owns the device context and times launch configs; killed by its parent on a hang.
 
-It announces every config before it starts it, so that its death can be assigned to a config.
+The child announces every config before starting it, so that a death can be assigned to a config.
 Several run children load kernels side by side; only the holder of the device lock launches.
 """
 
@@ -39,11 +39,11 @@ from workers.sandbox.messages import (
 )
 
 _COOLS_AFTER_S = 0.1
-"""Seconds without a launch after which the device gets spin-up work before it is timed: its clocks
-may have dropped."""
+"""Seconds without a launch after which the device gets spin-up work before the first timed launch,
+because its clocks may have dropped."""
 _CLEARED_AFTER_DEATH_S = 0.03
-"""Seconds in which the driver clears the device memory of a dead process, some GiB
-(``device/freed_memory.py``)."""
+"""Seconds in which the driver clears a dead process's device memory of a few GiB
+(``device/opencl/freed_memory.py``)."""
 
 
 def main(channel: Channel, argument: str) -> None:
@@ -95,10 +95,10 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
 
 
 def _await_kill(channel: Channel) -> None:
-    """Keep the device lock until this process is killed, so that its lost context ends within it.
+    """Keep the device lock until this process is killed, so that its lost context ends first.
 
     Raises:
-        ChannelClosedError: The parent has ended, too.
+        ChannelClosedError: The parent has ended.
     """
     while True:
         channel.receive()
@@ -136,7 +136,7 @@ def _time_configs(
 def _run_configs(
     channel: Channel, loaded: LoadedKernel, job: RunJob
 ) -> tuple[int, ConfigFinished | None]:
-    """Time the job's configs; return the last one's index, and its report if it was sticky."""
+    """Time the job's configs; return the last config's index, and its report if that is sticky."""
     order = RunOrder(
         job.configs, job.launch_ns, job.open_indices, max_launch_ns=job.timing.max_launch_ms * 1e6
     )

@@ -1,9 +1,9 @@
-"""The order in which a task's configs run: the plan's, but a config waits until it must be short.
+"""The order of a task's configs: as planned, but a config waits until it is sure to be short.
 
-Owns the estimate of how long a config may take, from those that have run, and which configs need no
-launch at all. The reason: a launch can be stopped only by killing its process. A kernel of cubic
-cost would hold the device for minutes at the largest size, and a task has about 70 configs. Pure;
-see docs/decisions/0018.
+Owns the estimate of how long a config may take, from the configs that have run, and which configs
+need no launch at all. A launch can be stopped only by killing its process. A kernel of cubic cost
+would hold the device for minutes at the largest size, and a task has about 70 configs. Pure; see
+docs/decisions/0018.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ HUNG_NS = 1e18
 """Nanoseconds that stand for a launch that did not end: 30 years. JSON has no infinity."""
 
 MAX_GROWTH = 3
-"""Exponent: a launch time is assumed to grow at most with this power of the ratio of sizes, as in
-three nested loops."""
+"""Exponent. A launch time is assumed to grow at most with this power of the ratio of the sizes, as
+it does with three nested loops."""
 FEW_TOO_LONG = 3
 FAR_TOO_LONG = 4.0
 """A config is given up after one smaller config took ``FAR_TOO_LONG`` times the limit, or after
@@ -65,7 +65,7 @@ class RunOrder:
                 self._learn(index, known_ns)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the next config to run until none is open; call ``note`` before the next one."""
+        """Yield configs to run until none is open; call ``note`` after each one."""
         while self._open:
             index = self._next()
             del self._open[index]
@@ -77,7 +77,7 @@ class RunOrder:
             self._learn(index, launch_ns)
 
     def take_hopeless(self) -> list[tuple[int, Failure]]:
-        """Remove and return the open configs at least as large as one that took too long.
+        """Remove and return the open configs that are at least as large as one that took too long.
 
         Each comes with the failure that becomes its outcome.
         """
@@ -126,7 +126,7 @@ class RunOrder:
             for other, took_ns in self._too_long
             if all(a <= b for a, b in zip(self._sizes[other], sizes, strict=True))
         ]
-        # A config of the same sizes has another local size, and is planned to compare the two.
+        # A config of the same sizes is a sibling, planned to compare two local sizes.
         shorter = [took_ns for took_ns, is_smaller in no_larger if is_smaller]
         longest_ns = max(shorter, default=0.0)
         if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):

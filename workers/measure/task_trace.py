@@ -16,8 +16,8 @@ from workers.measure.timing import ONE_WARMUP_NS
 
 _MOST_TIMES_LAUNCHED = 4
 _MOST_BESIDE_S = 0.05
-"""Seconds beside its launches that a config may be charged for: filling large buffers takes as
-long."""
+"""Seconds outside of its launches that a config may be charged for. Filling large buffers takes up
+to this long."""
 
 
 def time_in_launches_s(timing: Timing, *, num_warmups: int) -> float:
@@ -36,8 +36,9 @@ def _median_ns(timing: Timing) -> float:
 def share_charged_s(wall_s: float, launched_s: float) -> float:
     """Return how much of a config's wall time, s, counts against its task's budget.
 
-    The host causes time far beyond that of the launches: a context that opens or ends on any of its
-    GPUs delays a task's first launch by a second. A task must not lose configs for such delays.
+    The host can make a config take far longer than its launches: a context that opens or ends on
+    any of the host's GPUs delays a task's first launch by a second. Such delays must not cost a
+    task its configs.
 
     >>> share_charged_s(0.3, 0.25), round(share_charged_s(1.0, 0.001), 3)
     (0.3, 0.054)
@@ -54,10 +55,11 @@ class _Share:
 
 @dataclass(slots=True, kw_only=True)
 class TaskTrace:
-    """Filled while a task runs; times are seconds of the monotonic clock, None until known.
+    """Where the time of one task went, recorded while it runs.
 
-    A task whose child dies begins again. ``holds`` has all (began, ended) holds of the device lock,
-    and configs are summed over all of them; ``loaded_s`` is that of the last attempt.
+    Points in time are seconds of the monotonic clock, None until known. If the task's child dies,
+    the task begins again: ``holds`` lists every hold of the device lock, as (began, ended), and the
+    sums over configs cover all holds; ``loaded_s`` belongs to the last attempt.
     """
 
     num_warmups: int
@@ -67,7 +69,7 @@ class TaskTrace:
     buffers_s: float = 0.0
     """Seconds for allocating and releasing buffers, in the holds that ended well."""
     charged_s: float = 0.0
-    """Seconds that its configs count against ``limits.task_budget_s``."""
+    """Seconds of its configs that count against ``limits.task_budget_s``."""
     processor: int | None = None
     """Host processor of the latest launches; None: any."""
     _began_s: float | None = None
@@ -108,11 +110,15 @@ class TaskTrace:
         share.launched_s += launched_s if isinstance(outcome, Timing) else 0.0
 
     def charge_hang(self, seconds: float) -> None:
-        """Charge a config that ran until it was killed: the kernel took this time, not the host."""
+        """Charge the whole time of a config that ran until its child was killed."""
         self.charged_s += seconds
 
     def as_event(self) -> dict[str, Any]:
-        """Return the event's fields; ``decades`` has configs, wall s, launch s by decade of ns."""
+        """Return the event's fields.
+
+        ``decades``: for each power of ten of the launch time in ns, the number of configs, their
+        wall time in s and their launch time in s.
+        """
         return {
             "sent_s": self.sent_s,
             "loaded_s": self.loaded_s,

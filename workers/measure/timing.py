@@ -23,7 +23,7 @@ from workers.measure.stop_rule import StopRule
 
 MAX_LAUNCHES_PER_READING = 1000
 ONE_WARMUP_NS = 1e6
-"""Nanoseconds above which the first launch is the only warm-up: it is long enough to warm up."""
+"""Nanoseconds above which the first launch is the only warm-up, because it is long enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class TimedOutcome:
     """The result of timing one config.
 
     ``sticky``: the device context is lost, so the child must end. ``launch_ns``: duration of one
-    launch, also if it was too long; None if no launch ended.
+    launch, even if that was too long; None if no launch ended.
     """
 
     outcome: Outcome
@@ -49,7 +49,7 @@ class _Warmup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TooLong:
-    """A launch that took more than ``timing.max_launch_ms``."""
+    """A launch that took longer than ``timing.max_launch_ms``."""
 
     what: str
     launch_ns: float
@@ -70,7 +70,8 @@ def time_config(
         loaded: the kernel on its device.
         config: what to launch.
         rule: the configured limits.
-        device: its record. A null peak means no floor check; a null timer step means no batches.
+        device: the device's record. Without a peak there is no floor check, without a timer step
+            no batch.
         check_payload: also run the payload checks, which cost up to four more launches.
         clock: monotonic seconds.
     """
@@ -92,8 +93,8 @@ def launches_per_reading(
 ) -> int:
     """Return how many launches one reading must span to keep the timer's step below its share.
 
-    It is 1 if the step is fine enough or unknown. It is also 1 for a kernel that reads what it
-    writes, because its second launch would do other work than its first.
+    The number is 1 if the step is fine enough or unknown. It is also 1 for a kernel that reads what
+    it writes, because its second launch would do other work than its first.
     """
     if needs_refill or not timer_step_ns:
         return 1
@@ -144,10 +145,10 @@ def _warm_readings(
     count: int,
     clock: Callable[[], float],
 ) -> tuple[list[float], StopReason]:
-    """Read until the stop rule ends it; each reading spans ``count`` launches.
+    """Take readings of ``count`` launches each until the stop rule says enough.
 
     Launches that end before the host can enqueue the next one are enqueued several at a time, which
-    saves waiting. Each still finds the device idle: ``Launcher.launch_each`` makes sure of that.
+    saves waiting. Each launch still finds the device idle; ``Launcher.launch_each`` ensures that.
     """
     stop = StopRule(rule, launches_per_reading=count)
     at_once = launcher.num_at_once(estimate_ns) if count == 1 else 1
@@ -169,8 +170,8 @@ def _warm_readings(
 def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _Warmup | _TooLong:
     """Launch before the first reading, on the inputs that ``prepare`` has filled.
 
-    On PoCL the first launch of a (kernel, local size) also compiles: 40-100 ms of wall time, but no
-    event time. As a warm-up it never is a reading.
+    On PoCL the first launch of a kernel with a local size also compiles, which takes 40 to 100 ms
+    of wall time but no event time. As a warm-up this launch never becomes a reading.
     """
     first_ns = launcher.launch()
     estimate_ns = first_ns

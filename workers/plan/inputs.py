@@ -2,26 +2,27 @@
 
 Owns the rule and its reference implementation in numpy. ``workers/device/opencl/fill.cl`` computes
 the same bits on the device; a test compares the two. Needs no device. Does not own how many
-elements a buffer has, which of them get a rule of the launch argument (both:
-``workers/plan/strategies``), or where it is allocated (``workers/device``).
+elements a buffer has and which buffers get a content rule (both: ``workers/plan/strategies``), or
+where buffers are allocated (``workers/device``).
 
 The rule, a pure function of (seed, argument position, index of the scalar within the buffer):
 
 * ``float`` and ``double``: uniform in [0, 1), so sums are finite, roots and logarithms real;
 * ``half``: one of the 2,048 multiples of 2**-11 in [0, 1), stored as valid half bits;
-* integers of any width: uniform in 0..15, so an index or loop bound made of one stays small;
+* integers of any width: uniform in 0..15, so an index or loop bound computed from them stays small;
 * integers whose launch argument says ``bounded``: uniform in [0, limit);
 * integers whose launch argument says ``prefix``: scalar i of n lies between floor(i·limit/n) and
-  floor((i+1)·limit/n); a hash of i says where. The scalars never decrease and stay in [0, limit):
-  row offsets, each row about limit/n long and none longer than twice that plus one;
+  floor((i+1)·limit/n); a hash of i decides where. The scalars never decrease and stay in
+  [0, limit), like row offsets: each row is about limit/n long, at most twice that plus one;
 * floats whose launch argument says ``signed``: either sign, magnitudes uniform in [0.5, 2). A loop
-  that sums such values may never end, so buffers get them only where contents steer nothing, or
-  where virtual launches have ended with them;
+  that sums such values may never end, so buffers get such values only if contents steer nothing, or
+  if virtual launches have ended with them;
 * integers and floats whose launch argument says ``flags``: whole numbers, uniform in [0, limit);
 * ``bool``: 0 or 1.
 
 The components of a vector type are filled one by one, also the padding lane of a 3-vector. A
-structure is filled member by member, each with its own stream; its padding bytes are not written.
+structure is filled member by member; each member has its own stream of values, and padding bytes
+are not written.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.records import Argument
 
 INTEGER_LIMIT = 16
-"""Generated integers are below this: small enough for any index or loop bound a kernel derives."""
+"""Generated integers are below this number, so indices and loop bounds made of them are small."""
 MAX_CONTENTS_LIMIT = 2**32
-"""Largest limit of a content rule: values come from 32 hashed bits."""
+"""Largest limit of a content rule, because values come from 32 hashed bits."""
 
 _MOST_WHOLE_HALF, _MOST_WHOLE_FLOAT = 2**11, 2**24
 """Largest limits up to which ``half``, and ``float`` and ``double``, hold every whole number."""
@@ -110,12 +111,13 @@ SCALAR_TYPES: dict[str, ScalarType] = {
     "double": _scalar_type(FillKind.FLOAT64, "float64"),
     "bool": _scalar_type(FillKind.BOOL, "uint8"),
 }
-"""By canonical OpenCL name. 32-bit devices, where ``size_t`` has 4 bytes, are not supported."""
+"""Scalar types by their canonical OpenCL names. 32-bit devices, where ``size_t`` has 4 bytes, are
+not supported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafPlace:
-    """Where a member lies: ``count`` scalars from ``offset`` on, again every ``stride`` scalars."""
+    """The place of a structure's member: ``count`` scalars from ``offset`` on, every ``stride``."""
 
     offset: int
     stride: int
@@ -165,7 +167,7 @@ def is_fillable(scalar_type: str) -> bool:
 
 
 def mix32(value: int) -> int:
-    """Return murmur3's 32-bit finaliser of ``value``: every input bit reaches every output bit.
+    """Return murmur3's 32-bit finaliser of ``value``, in which each input bit affects all bits.
 
     Source: A. Appleby, MurmurHash3 (public domain).
 
@@ -181,7 +183,7 @@ def mix32(value: int) -> int:
 
 
 def stream_key(*, seed: int, position: int) -> int:
-    """Return the 32-bit key of one argument's stream of values, from 64 bits of ``seed``."""
+    """Return the 32-bit key of one argument's stream of values, made from 64 bits of ``seed``."""
     high = mix32((seed >> 32) + 0x2545_F491)
     return mix32(mix32(seed ^ high) + (position + 1) * _POSITION_STEP)
 
@@ -209,7 +211,7 @@ def fill_spec(
 def fill_specs(
     argument: Argument, *, elements: int, seed: int, contents: Contents | None = None
 ) -> tuple[FillSpec, ...]:
-    """Return how to fill any buffer: one step, or one per member of its structures.
+    """Return how to fill any buffer: in one step, or in one step per member of its structures.
 
     A content rule applies to every integer member.
 
@@ -281,7 +283,7 @@ def scalars_of(bits: npt.NDArray[np.uint32], spec: FillSpec, *, start: int = 0) 
 
 
 _USED_BITS = {FillKind.FLOAT32: 24, FillKind.FLOAT64: 32, FillKind.FLOAT16: 11}
-"""Leading hashed bits used per floating-point scalar: a number of bits its significand holds."""
+"""Leading hashed bits used per floating-point scalar; the significand can hold this many bits."""
 
 
 def _floats(bits: npt.NDArray[np.uint32], spec: FillSpec) -> npt.NDArray[Any]:
@@ -294,7 +296,7 @@ def _floats(bits: npt.NDArray[np.uint32], spec: FillSpec) -> npt.NDArray[Any]:
     if spec.contents.rule is ContentsRule.FLAGS:
         whole = (bits.astype(np.uint64) * np.uint64(spec.contents.limit)) >> np.uint64(32)
         return np.asarray(whole, dtype)
-    # One bit is the sign. The others give a number below 3/2, plus 1/2: exact in every type.
+    # One bit is the sign. All others give a number below 3/2. The sum with 1/2 is exact.
     drawn = (bits >> np.uint32(32 - used)).astype(np.uint64)
     is_negative = drawn >> np.uint64(used - 1) == 1
     fraction = drawn & np.uint64((1 << (used - 2)) - 1)
@@ -346,7 +348,7 @@ def _hashed_bits(spec: FillSpec) -> npt.NDArray[np.uint32]:
 
 
 def clamp_scalar(scalar_type: str, value: float) -> float | int:
-    """Return ``value`` moved into the range of ``scalar_type``; launch plans need it for ``char``.
+    """Return ``value`` moved into the range of ``scalar_type``; plans need this for ``char``.
 
     >>> clamp_scalar("char", 4096), clamp_scalar("uint", -1), clamp_scalar("float", 0.5)
     (127, 0, 0.5)

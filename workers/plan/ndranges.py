@@ -1,8 +1,8 @@
 """Draw NDRanges: how many work-groups, of what shape, in which arrangement.
 
 Owns regimes, local shapes, the sampler and the caps on sizes. Pure: every draw comes from a
-generator seeded with the content of the request, so another machine or a resumed run draws the
-same. Does not own what the arguments are: ``launch_plan.py``.
+generator seeded with the content of the request, so another machine or a resumed run draws the same
+NDRanges. Does not own the arguments of a launch; ``launch_plan.py`` gets them.
 
 The generator is Python's Mersenne Twister. Only its ``random()`` is used, because Python promises
 that this method's sequence for an integer seed never changes.
@@ -34,7 +34,7 @@ _STEP_1D, _LARGEST_1D = 32, 1024
 _NUM_FEW_SHAPES = 6  # 2-D or 3-D shapes with ``plan.local_sizes`` "few"
 _ARRANGEMENTS_TRIED = 16  # random arrangements tried to stay within MAX_ASPECT
 _REDRAWS = 8
-"""Draws per wanted NDRange: a small space has fewer NDRanges than wanted, so drawing must end."""
+"""Maximum draws per wanted NDRange, because there may be fewer different NDRanges than wanted."""
 
 Shape = tuple[int, ...]
 
@@ -44,9 +44,9 @@ class SizeRequest:
     """Everything that decides the drawn NDRanges.
 
     ``shapes``: local sizes that the kernel and the device allow. ``max_side``: longest side of the
-    global size, from the largest buffers that fit. Shares and caps: as in ``PlanConfig``.
-    ``fits``: whether the buffers of a (global size, local size) can be allocated, where
-    ``max_side`` alone does not decide it; a larger NDRange is taken to need more memory.
+    global size, from the largest buffers that fit. Shares and caps: as in ``PlanConfig``. ``fits``:
+    tells whether the buffers of a (global size, local size) can be allocated; None if ``max_side``
+    alone decides that. A larger NDRange is assumed to need more memory.
     """
 
     key: str
@@ -65,7 +65,7 @@ class SizeRequest:
 
 
 class Draws:
-    """A reproducible source of random numbers: equal keys give equal sequences.
+    """A reproducible source of random numbers, in which equal keys give equal sequences.
 
     >>> Draws("a").below(1000) == Draws("a").below(1000)
     True
@@ -116,7 +116,7 @@ def local_shapes(
         if math.prod(shape) <= max_work_group_size
         and all(side <= most for side, most in zip(shape, max_sides, strict=False))
     )
-    # Only a device of very small work-groups: its largest power of two, and one work-item.
+    # Only on a device with very small work-groups: its largest power of two, and one work-item.
     largest = 1 << (min(max_work_group_size, *max_sides[:1]).bit_length() - 1)
     rest = (1,) * (dims - 1)
     return allowed or tuple(dict.fromkeys([(largest, *rest), (1, *rest)]))
@@ -125,7 +125,7 @@ def local_shapes(
 def small_shapes(dims: int) -> tuple[Shape, ...]:
     """Return local sizes with fewer work-items than any of ``local_shapes``: powers of two.
 
-    For kernels whose own arrays are too small for ``local_shapes``.
+    They are for kernels whose own arrays are too small for ``local_shapes``.
 
     >>> small_shapes(1)
     ((1,), (2,), (4,), (8,), (16,))
@@ -141,9 +141,9 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
     """Return distinct (global size, local size) pairs in the order in which to run them.
 
     Each regime gets its share of pairs, spread evenly over its work-group counts on a log scale.
-    Where the caps cut a regime off, its share goes to the largest counts that fit. Where a regime
-    has too few NDRanges, the next one gets the missing pairs. The order is random, so that a
-    drift of the device does not look like an effect of size.
+    If the caps cut a regime off, its share goes to the largest counts that fit. If a regime has too
+    few NDRanges, the next regime gets the missing pairs. The order is random, so that a drift of
+    the device does not look like an effect of size.
     """
     most_groups = _most_groups_by_shape(request)
     if not most_groups:
@@ -152,7 +152,7 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
     found: dict[tuple[Shape, Shape], None] = {}
     total = 0
     for low, high, share in _ranges(request):
-        # The pairs that the regimes before could not give are added to this one's share.
+        # This regime's share also gets the pairs that earlier regimes could not give.
         total += share
         wanted = total - len(found)
         most_groups_of = {
@@ -195,7 +195,7 @@ def _sibling(
 ) -> Shape | None:
     """Return another local size for a global size, within the same regime; None if none fits.
 
-    The choice of a local size is learnt and judged from such pairs: they differ in nothing else.
+    A model learns the choice of a local size from such pairs, because nothing else differs in them.
     """
     fitting = [
         other
@@ -208,7 +208,7 @@ def _sibling(
 
 
 def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
-    """Return (fewest, most work-groups, pairs wanted) of each regime; both bounds are included."""
+    """Return (fewest work-groups, most work-groups, wanted pairs) of each regime, both included."""
     units, wanted = request.compute_units, request.num_wanted
     most = max(request.max_groups_per_unit * units - 1, 1)
     if not request.stratified:
@@ -225,14 +225,14 @@ def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
 
 
 def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
-    """Return how many work-groups of each shape fit, without the shapes of which none fits."""
+    """Return how many work-groups of each shape fit; shapes of which none fits are left out."""
     found: dict[Shape, int] = {}
     items = 0
     for shape in request.shapes:
         by_side = math.prod(request.max_side // side for side in shape)
         most = min(by_side, request.max_work_items // math.prod(shape))
         if request.fits is not None and most >= 1:
-            # Shapes allow similar numbers of work-items: the last shape's is a good first guess.
+            # The numbers of work-items that fit are similar for all shapes, so the last is a guess.
             most = _most_that_fit(request, shape, most, guess=items // math.prod(shape))
             items = most * math.prod(shape)
         if most >= 1:
@@ -274,7 +274,7 @@ def _fits_memory(request: SizeRequest, sides: Shape, shape: Shape) -> bool:
 
 
 def _near_square(shape: Shape, target: int) -> Shape:
-    """Return at most ``target`` work-groups as a shape of about equal sides; grows with it."""
+    """Return at most ``target`` work-groups as a shape of about equal sides, monotone in it."""
     if len(shape) == 1:
         return (target,)
     side = (target * math.prod(shape)) ** (1 / len(shape))

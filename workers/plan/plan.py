@@ -1,7 +1,7 @@
 """The plan of a run: every kernel of a corpus on every device class, in a fixed order.
 
-Owns the tasks, their ids and the plan's identity. The plan is immutable and derived: every process
-with the corpus and ``run.json`` has the same one. Does not own which process works on a task
+Owns the tasks, their ids and the plan's identity. The plan is immutable. Every process derives the
+same plan from the corpus and ``run.json``. Does not own which process works on a task
 (``llmperf_common/ledger``) or how to find a task by its id (``task_index.py``).
 """
 
@@ -27,7 +27,10 @@ _OUTSIDE_THE_PLAN = {"one_processor", "poll_hz"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One kernel on one device class: compiled once, all its configs run; ``index`` in the plan."""
+    """One kernel on one device class; ``index`` is the task's place in the plan.
+
+    The kernel is compiled once, and all its configs run.
+    """
 
     index: int
     task_id: str
@@ -39,12 +42,12 @@ class Task:
 class Plan:
     """All tasks of a run. Task ``i`` is kernel ``i mod K`` on device class ``i div K``.
 
-    No ``slots``: ``plan_hash`` is computed when first read, and kept.
+    The class has no ``slots``, because ``plan_hash`` is computed when first read, and kept.
 
     Args:
         kernels: the corpus, sorted by id.
         corpus_sha256: the corpus' identity.
-        device_classes: what tasks run on; all their facts enter the hash.
+        device_classes: the classes on which tasks run; all their facts enter the hash.
         plan_config: which launch configs are planned.
         timing_config: how each config is timed.
 
@@ -68,9 +71,10 @@ class Plan:
     def plan_hash(self) -> str:
         """Identity of the plan: 20 hex digits over everything that decides what is timed and how.
 
-        Covers the corpus, device classes, plan and timing configuration, harness version and, where
-        a strategy needs it, the analysis version; never limits, ledger, storage or logging. Facts
-        that were added later are left out where they are null, so earlier datasets keep their hash.
+        Covers the corpus, device classes, plan and timing configuration, the version of the
+        measuring code and, if a strategy needs it, the version of the analysis. Does not cover
+        limits, ledger, storage or logging. Facts that were added later are left out if they are
+        null, so earlier datasets keep their hash.
         """
         parts: dict[str, object] = {
             "corpus_sha256": self.corpus_sha256,
@@ -84,7 +88,7 @@ class Plan:
         return content_id("plan", parts)
 
     def _hashed_config(self) -> dict[str, object]:
-        """Return the keys that decide the launch configs; simple plans ignore ``plain_share``."""
+        """Return the keys that decide the launch configs (not ``plain_share`` in simple plans)."""
         is_varied = needs_analysis(self.plan_config.strategies)
         left_out = set() if is_varied else {"plain_share"}
         return self.plan_config.model_dump(mode="json", exclude=left_out)
@@ -144,12 +148,13 @@ class Plan:
     def configs(self, task: Task, analysis: Analysis | None = None) -> tuple[LaunchConfig, ...]:
         """Return the launch configs of a task, in the order to run them.
 
-        At least one: a kernel that cannot be launched has a single config with empty sizes, which
-        becomes its one failed row.
+        There is at least one: a kernel that cannot be launched has a single config with empty
+        sizes, which becomes its one failed row.
 
         Args:
-            task: one of this plan.
-            analysis: the result of the task's own analysis; None: the one in the corpus, if any.
+            task: a task of this plan.
+            analysis: the result of the task's own analysis; None: the analysis in the corpus, if
+                there is one.
         """
         planned: tuple[LaunchConfig, ...] = ()
         if task.kernel.failure is None:
@@ -164,7 +169,7 @@ class Plan:
         )
 
     def num_samples(self, task: Task, analysis: Analysis | None = None) -> int:
-        """Return how many rows the task gives: ``len(configs(task, analysis))``, but cheaper.
+        """Return how many rows the task gives, as ``len(configs(task, analysis))`` but faster.
 
         While the kernel's analysis is not known, this is an estimate: ``samples_per_kernel``.
         """

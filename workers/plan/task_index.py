@@ -1,8 +1,8 @@
-"""From task ids back to places in the plan, at eight bytes a task.
+"""Find the place of a task in the plan by its id, with eight bytes of memory per task.
 
 Owns the packed tables of a plan's ids and the search for tasks without a result. An id is a hash,
-so finding a task means hashing its whole device class, about 1 µs per task. Only a ledger rebuild
-and the final count use the tables, and drop them afterwards.
+so finding a task means hashing all tasks of its device class, about 1 µs per task. Only a ledger
+rebuild and the final count use the tables, and drop them afterwards.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from workers.plan.plan import Plan, Task
 
 _HEAD_DIGITS = 2 * TASK_HEAD_BYTES
 _MOST_ALIKE = 64
-"""Most entries compared per search: two ids of a class that agree in 40 bits are already rare."""
+"""Maximum entries compared per search; even two ids of a class that agree in 40 bits are rare."""
 
 
 class TaskIndex:
     """Finds tasks of one plan by id.
 
-    Device classes are hashed one after the other, only as far as a search needs. A shard holds the
-    tasks of one class, and callers search shard by shard: the class found last is searched first.
+    Device classes are hashed one after the other, only as far as a search needs. The class in which
+    the last task was found is searched first, because a shard holds the tasks of one class and
+    callers search shard by shard.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -67,8 +68,8 @@ class TaskIndex:
 class _ClassTable:
     """The sorted ids of one device class, 8 bytes each.
 
-    An entry is the leading bits of an id, with the kernel's number in as many lowest bits as it
-    needs. Ids whose leading bits agree lie side by side; comparing the whole id decides.
+    An entry is the leading bits of an id, with the kernel's number in as many of the lowest bits as
+    numbers need. Ids whose leading bits agree are neighbours; the whole ids are then compared.
     """
 
     def __init__(self, first: int, heads: npt.NDArray[np.uint64]) -> None:
@@ -106,7 +107,7 @@ def first_pending(plan: Plan, done: npt.NDArray[np.uint64], *, limit: int) -> li
     Args:
         plan: its tasks are searched in order.
         done: leading 16 hex digits of the ids of finished tasks, as ascending numbers.
-        limit: most tasks to return.
+        limit: maximum number of tasks to return.
     """
     found: list[Task] = []
     first = 0

@@ -1,4 +1,4 @@
-"""Limits on what a process may still allocate: a source can make a compiler ask for all memory.
+"""Limit what a process may still allocate, as a source can make a compiler ask for all memory.
 
 Owns how a limit of this process is set: never above a limit that the user or batch system has set.
 """
@@ -12,7 +12,7 @@ _PAGES = Path("/proc/self/statm")
 
 
 def lower_limit(kind: int, most: int) -> None:
-    """Set a limit of this process (``resource.RLIMIT_…``) to at most ``most``; never raise it."""
+    """Lower a limit of this process (``resource.RLIMIT_…``) to ``most``; never raise it."""
     limits = resource.getrlimit(kind)
     soft, hard = (most if now == resource.RLIM_INFINITY else min(most, now) for now in limits)
     resource.setrlimit(kind, (soft, hard))
@@ -21,8 +21,8 @@ def lower_limit(kind: int, most: int) -> None:
 def bound_growth(num_bytes: int) -> None:
     """Let allocations fail that add more than ``num_bytes`` to this process's address space.
 
-    Not for GPU drivers, which reserve more. The limit counts from the present size, because
-    libraries have already reserved address space for each processor (numpy's threads on 64
+    Do not use it with GPU drivers, which reserve more. The limit is relative to the present size,
+    because libraries have already reserved address space for each processor (numpy's threads on 64
     processors: more than 2 GiB). A lower ``ulimit -v`` of the user stays.
     """
     now = int(_PAGES.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
@@ -30,9 +30,9 @@ def bound_growth(num_bytes: int) -> None:
 
 
 def memory_limit_text() -> str:
-    """Return the part of a start's error message on this process's memory limit; "" if it has none.
+    """Return a sentence on this process's memory limit, for an error message; "" without a limit.
 
-    Children inherit the limit, so it may be why one could not start.
+    Children inherit the limit, so it may be the reason why a child could not start.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:

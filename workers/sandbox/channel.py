@@ -24,7 +24,7 @@ class ChannelClosedError(Exception):
 
 
 class UnreadableMessageError(ChannelClosedError):
-    """The other end sends nonsense: an out-of-bounds write of a kernel can damage its process."""
+    """The other end sent an invalid message: a kernel's stray write can damage its process."""
 
 
 class Channel:
@@ -35,7 +35,7 @@ class Channel:
         self._received = bytearray()
 
     def send(self, *messages: ToChild | FromChild) -> None:
-        """Send messages in one system call, to save time. Raises ChannelClosedError."""
+        """Send messages in one system call, to save time; raises ChannelClosedError."""
         data = bytearray()
         for message in messages:
             kind = type(message).__name__
@@ -47,7 +47,7 @@ class Channel:
             raise ChannelClosedError(str(error)) from error
 
     def receive(self) -> ToChild | FromChild:
-        """Wait for the next message. Raises ChannelClosedError at the end of the stream."""
+        """Wait for the next message; raises ChannelClosedError at the end of the stream."""
         while True:
             message = self._next_frame()
             if message is not None:

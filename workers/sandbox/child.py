@@ -1,7 +1,8 @@
 """A killable child process and its channel, as its parent sees it.
 
 Owns starting and killing a child, and reading how it ended. Each child has its own session, so
-Ctrl-C reaches only the parent; the child dies with it (PR_SET_PDEATHSIG, ``child_main.py``).
+Ctrl-C reaches only the parent. The child dies with its parent (PR_SET_PDEATHSIG,
+``child_main.py``).
 
 Does not own when a child must be killed: ``child_pool.py`` decides that, and
 ``workers/execution/run_lane.py`` for launches.
@@ -29,8 +30,8 @@ CACHE_FOLDER = "pocl"
 _STDERR_TAIL_BYTES = 4096
 _PROC = Path("/proc")
 _PF_EXITING = 0x4
-"""Bit of the flags in ``/proc/PID/stat``. Linux sets it before it closes a process's files, the
-channel among them."""
+"""Bit of the flags in ``/proc/PID/stat``. Linux sets the bit before it closes a dying process's
+files, of which the channel is one."""
 
 
 class Child:
@@ -81,10 +82,10 @@ class Child:
 
     @property
     def was_killed_by_another(self) -> bool:
-        """Whether another process's SIGKILL ended the child: a user's, or Linux's without memory.
+        """Whether a SIGKILL that we did not send ended the child (by a user, or out of memory).
 
-        A crash has another signal. A child that closed its channel but lived on, after damage to
-        its memory or an exception, was killed by us. Valid after ``kill`` or ``close``.
+        A crash ends with another signal. A child that closed its channel but did not end, after
+        damage to its memory or an exception, was killed by us. Valid after ``kill`` or ``close``.
         """
         by_sigkill = self._process.returncode == -signal.SIGKILL
         return by_sigkill and self._was_ending and not self._complaint
@@ -163,11 +164,11 @@ class Child:
 
 
 def _is_ending(pid: int) -> bool:
-    """Return whether a child not yet waited for is dead, or already ending of another cause."""
+    """Return whether a child that was not waited for is dead or is ending before we kill it."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return False  # not known: the signal to come then counts as ours
+        return False  # unknown, so the coming SIGKILL counts as ours
     fields = text.rpartition(")")[2].split()
     return fields[0] in ("Z", "X") or bool(int(fields[6]) & _PF_EXITING)
 

@@ -1,7 +1,7 @@
 """The environment of a child process that compiles or runs untrusted code.
 
-Owns which variables it inherits: those that the system, Python and the OpenCL runtimes need, by
-name. All other variables of the parent, credentials above all, are not passed on.
+Owns the names of the variables that it inherits: those that the system, Python and the OpenCL
+runtimes need. All other variables of the parent, above all credentials, are not passed on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SECRET = re.compile(
 def child_environment(
     *more: Mapping[str, str], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return a child's variables: those that it may inherit, then ``more``; later values win.
+    """Return a child's variables: those that it may inherit and ``more``, which takes precedence.
 
     >>> child_environment({"A": "1"}, environ={"PATH": "/bin", "NVIDIA_API_KEY": "x"})
     {'PATH': '/bin', 'A': '1'}

@@ -1,6 +1,7 @@
-"""A child's first steps: die with its parent, die first if memory runs out, limit files, serve.
+"""A child's first steps: tie its life to the parent's, limit its files, and serve.
 
-Owns the process boundary of every child: the one place that catches every exception.
+Owns the process boundary of every child, the one place that catches every exception. The child dies
+with its parent, and Linux kills it first if memory runs out.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def die_before_parent() -> None:
-    """Ask Linux to kill this process first when memory runs out: its compiler or kernel used it up.
+    """Ask Linux to kill this process first when memory runs out, as its code probably used it up.
 
-    The collector must survive: it makes a failed row of the child's second such death.
+    The collector must survive; it makes a failed row when a child dies so for the second time.
     """
     with contextlib.suppress(OSError):  # no /proc, or a sandbox forbids it: nothing changes
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

@@ -1,4 +1,4 @@
-"""A few killable children that work through a queue, even if items make them hang or crash.
+"""Let a few killable children work through a queue, even if items make them hang or crash.
 
 Owns the children, the queue and the deadlines. ``PoolWork`` decides what a job is, what an answer
 means and what a death costs: ``compiling.py``, ``analysing.py``, ``access_check.py``.
@@ -30,7 +30,7 @@ class PoolWork(Protocol[ItemT_contra]):
 
     @property
     def timeout_s(self) -> float:
-        """Seconds without its last answer after which a child is killed."""
+        """Seconds after which a child that has not sent its last answer is killed."""
         ...
 
     def job(self, item: ItemT_contra) -> ToChild:
@@ -38,7 +38,7 @@ class PoolWork(Protocol[ItemT_contra]):
         ...
 
     def excuses_kill(self, item: ItemT_contra) -> bool:
-        """Return whether the last attempt does not count if another process killed the child."""
+        """Return whether a kill of the child by another process does not count as an attempt."""
         ...
 
     def take(self, item: ItemT_contra, answer: FromChild) -> bool:
@@ -50,9 +50,10 @@ class PoolWork(Protocol[ItemT_contra]):
         ...
 
     def died(self, item: ItemT_contra, how: str, report: str, seconds: float) -> bool:
-        """Note how a child ended after so many seconds; ``report`` is its exception's traceback.
+        """Note that a child ended after ``seconds`` of work, and ``how``.
 
-        Return True if another child is to try the item again.
+        ``report`` is the traceback of its exception, if any. Return True if another child is to try
+        the item again.
         """
         ...
 
@@ -68,13 +69,14 @@ class _Slot(Generic[ItemT]):
     report: str = ""
     is_ready: bool = False
     has_job: bool = False
-    """Whether the child has the item. It gets one once it is ready: failed starts cost no item."""
+    """Whether the child has the item. It gets the item once it is ready, so that a failed start
+    costs the item no attempt."""
     began_s: float = 0.0
-    """When the item's time began: when it was handed out, or at the child's ``CompilerReady``."""
+    """When the item's time began: when the child got it, or at the child's ``CompilerReady``."""
 
 
 _MAX_FAILED_STARTS = 3
-"""Failed starts in a row after which no more children are started: the items are not the cause."""
+"""Failed starts in a row after which no more children are started: no item can be the cause."""
 
 
 class ChildPool(Generic[ItemT]):
@@ -84,7 +86,7 @@ class ChildPool(Generic[ItemT]):
         start_child: starts a child whose scratch folder has the given name.
         name: prefix of the scratch folders' names.
         work: what is done with each item.
-        num_children: most children at once.
+        num_children: maximum number of children at once.
     """
 
     def __init__(
@@ -233,7 +235,7 @@ class ChildPool(Generic[ItemT]):
             self._discard(slot)
 
     def _hear_idle(self) -> None:
-        """Process what idle children have sent: one started early may be ready by now, or gone."""
+        """Process what idle children have sent; one that was started early may be ready or gone."""
         idle = [slot.child for slot in self._slots if slot.item is None]
         for child in select.select(idle, [], [], 0)[0] if idle else ():
             self.handle(child)
@@ -279,7 +281,7 @@ class ChildPool(Generic[ItemT]):
             self._child_gone(slot)
 
     def _failed_to_start(self, slot: _Slot[ItemT], why: str) -> None:
-        """Take back the item of a child that never was ready; ChildStartError if often in a row."""
+        """Take back the item of a child that never was ready; raise ChildStartError if repeated."""
         if slot.item is not None:
             self._waiting.appendleft(slot.item)
             slot.item = None

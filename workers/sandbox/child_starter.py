@@ -1,6 +1,6 @@
 """Start children for a device, and remove the scratch folders of ended ones.
 
-Owns the scratch folders below one folder. A child's pool or slot owns its life.
+Owns the scratch folders below one folder. The pool or ``RunChild`` that uses a child ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workers.sandbox.processors import for_work_ahead
 
 _SEED_FOLDER = "cache-seed"
 _FEW_THREADS = {"POCL_MAX_PTHREAD_COUNT": "2", "POCL_CPU_MAX_CU_COUNT": "2"}
-"""PoCL's old and new name. Otherwise each of a dozen children starts a thread per processor."""
+"""PoCL's old and new variable. Without them each of a dozen children has a thread per processor."""
 _NICE = 10  # niceness of children beside the timing, or the parent's if higher
 
 
@@ -31,10 +31,10 @@ class ChildStarter:
         self._started: list[Child] = []
 
     def keep_cache_of(self, child: Child) -> None:
-        """Give all later children a copy of what ``child``'s runtime has compiled: our own kernels.
+        """Give all later children a copy of LLMPerf's own kernels as ``child`` has compiled them.
 
         Otherwise each child compiles them again, which costs a second per task on PoCL. The copies
-        are separate, so a child that crashes or is killed in a build damages only its own.
+        are separate, so a child that crashes or is killed in a build damages only its own copy.
         """
         cache, seed = child.scratch / CACHE_FOLDER, self._scratch / _SEED_FOLDER
         if cache.is_dir() and not seed.exists():
@@ -47,11 +47,11 @@ class ChildStarter:
 
         Args:
             module: the child's main module.
-            name: name of its scratch folder.
+            name: name of the child's scratch folder.
             ref: the device.
-            beside_timing: it works while another child times, and must not slow that one down.
+            beside_timing: whether it works while another child times, which it must not slow down.
         """
-        # The ends of earlier children have been reported by now: their folders are not needed.
+        # The ends of earlier children have been reported by now, so their folders are not needed.
         for ended in [child for child in self._started if child.has_ended]:
             shutil.rmtree(ended.scratch, ignore_errors=True)
             self._started.remove(ended)
@@ -72,7 +72,7 @@ class ChildStarter:
         """Return where NVIDIA's driver caches compiled code, unless the user has named a folder.
 
         All children of a run share the folder, so a run child need not compile again what a compile
-        child has. It is not the user's own cache: there a second run would find the first one's.
+        child has compiled. The user's own cache would let a second run find the code of the first.
         """
         if "CUDA_CACHE_PATH" in os.environ:
             return {}

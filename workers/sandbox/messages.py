@@ -21,7 +21,8 @@ from workers.device.interface import ProbeRecord
 class CompileJob:
     """To a compile child: build ``kernel`` and leave its binary at ``binary_path``.
 
-    ``resources_limit_s``: then find what its machine code uses, in at most this time; None: do not.
+    ``resources_limit_s``: after the build, find the resources of the machine code in at most this
+    time; None: do not find them.
     """
 
     kernel: Kernel
@@ -31,10 +32,11 @@ class CompileJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyseJob:
-    """To an analysis child: find out what ``kernel`` touches.
+    """To an analysis child: find out which elements ``kernel`` touches.
 
-    ``without_barriers``: use a copy without barriers. ``choose``: on a CPU, also choose inputs
-    with which it works; SIGXCPU ends the child after ``choice_cpu_s`` of processor time for that.
+    ``without_barriers``: use a copy without barriers. ``choose``: on a CPU, also choose inputs with
+    which more work-items are active; SIGXCPU ends the child after ``choice_cpu_s`` of processor
+    time for that.
     """
 
     kernel: Kernel
@@ -48,8 +50,8 @@ class AnalyseJob:
 class Analysed:
     """From an analysis child: what it found out, or why it found nothing.
 
-    ``no_device``: the child could not open its device and ends. Unless ``is_last``, another such
-    message follows, with the inputs that were chosen.
+    ``no_device``: the child could not open its device and ends. Unless ``is_last`` is set, another
+    ``Analysed`` follows, with the chosen inputs.
     """
 
     analysis: Analysis
@@ -71,9 +73,10 @@ class AccessCheckJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRanges:
-    """From an analysis child: access records of the job's first configs; None: none was found.
+    """From an analysis child: the records of the job's first configs; None where there is none.
 
-    The child sends one after each config, as the next may never end; the last has ``is_last``.
+    The child sends this message after each config, because the next config may never end. The last
+    message has ``is_last``.
     """
 
     records: tuple[ProbeRecord | None, ...]
@@ -84,8 +87,8 @@ class AccessRanges:
 class CountJob:
     """To a counting child: count what ``configs`` of ``kernel`` execute.
 
-    ``without_barriers``: its work-items run one after another in any case. ``cpu_s``: processor
-    time after which SIGXCPU ends the child.
+    ``without_barriers``: run the work-items one after another even if the kernel has barriers.
+    ``cpu_s``: processor time after which SIGXCPU ends the child.
     """
 
     kernel: Kernel
@@ -99,7 +102,8 @@ class CountJob:
 class Counted:
     """From a counting child: what the job's first configs execute, or why that is not known.
 
-    The child sends one after each config, as the next may never end. ``is_last``: it has them all.
+    The child sends this message after each config, because the next config may never end.
+    ``is_last``: the message has all configs.
     """
 
     outcomes: tuple[Work | Failure, ...]
@@ -121,7 +125,7 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """From a tracing child: what was seen, or why nothing was."""
+    """From a tracing child: the recorded accesses, or why there are none."""
 
     outcome: AccessTrace | Failure
 
@@ -130,7 +134,7 @@ class Traced:
 class CompilerReady:
     """From a compile, analysis, counting or tracing child: it has started; its job's time begins.
 
-    A compile child sends it again when a build is done and only its resources are not yet known.
+    A compile child sends this again when a build is done and only its resources are still unknown.
     """
 
     compiler_ready: bool = True
@@ -169,13 +173,13 @@ class PeaksJob:
 class RunJob:
     """To a run child: load the program, wait for the device, time the open configs, report each.
 
-    ``configs``: all configs of the task. ``open_indices``: those to time. ``launch_ns``: for each
-    config the duration of its launch (``run_order.HUNG_NS`` if it hung, None if unknown).
-    ``check_indices``: the configs with payload checks. ``device``: with measured peaks.
-    ``lock_path``: the device's lock file, None if the device has no other lane. ``budget_s``: the
+    ``configs``: all configs of the task. ``open_indices``: the configs to time. ``launch_ns``: the
+    duration of one launch of each config (``run_order.HUNG_NS`` if it hung, None if unknown).
+    ``check_indices``: the configs with payload checks. ``device``: its record with measured peaks.
+    ``lock_path``: the device's lock file, None if no other child uses the device. ``budget_s``: the
     time after which no further config begins; ``task_trace.share_charged_s`` says what counts
-    against it. ``has_padding``: whether buffers get padding. ``processor``: the host processor to
-    launch from, None for any.
+    against this time. ``has_padding``: whether buffers get padding. ``processor``: the host
+    processor to launch from, None for any.
     """
 
     kernel: Kernel
@@ -196,7 +200,7 @@ class RunJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildReady:
-    """From a run child: its context is open. Also the answer to a ``PeaksJob``."""
+    """From a run child: its context is open. This is also the answer to a ``PeaksJob``."""
 
     device: Device
 
@@ -218,7 +222,7 @@ class LockTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldBegan:
-    """From a run child: from here on, the device's time counts as the task's.
+    """From a run child: from now on, the time of the device counts as the task's.
 
     ``sentinel_ns``: the sentinel kernel's time, only if the last holder of the device has died.
     """
@@ -229,7 +233,7 @@ class HoldBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStarted:
-    """From a run child: a death from here on is this config's, unless another process kills it."""
+    """From a run child: a death from now on counts against this config, but not another's kill."""
 
     started_index: int
 
@@ -238,8 +242,8 @@ class ConfigStarted:
 class ConfigFinished:
     """From a run child: the outcome of one config. After ``sticky`` the child must be replaced.
 
-    ``launch_ns``: duration of a launch, even if too long. ``began_s``, ``ended_s``: monotonic, the
-    same clock in all processes; None if the config was not launched.
+    ``launch_ns``: duration of a launch, even if it was too long. ``began_s``, ``ended_s``: seconds
+    of the monotonic clock, which all processes share; None if the config was not launched.
     """
 
     finished_index: int
@@ -265,7 +269,7 @@ class RunDone:
     sentinel_ns: float | None
     ended_s: float = 0.0
     buffers_s: float = 0.0
-    """Seconds of the hold for allocating buffers before the configs, and releasing them after."""
+    """Seconds of the hold for allocating buffers before the configs and releasing them after."""
     kept_waiting_s: float = 0.0
     """Seconds of the hold in which the child was ready to run but had no processor."""
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 def allow_cpu(seconds: float) -> None:
     """Let SIGXCPU end this process after ``seconds`` more of processor time over all threads."""
-    _set_limit(max(1, math.ceil(sum(os.times()[:2]) + seconds)))  # a negative one means no limit
+    _set_limit(max(1, math.ceil(sum(os.times()[:2]) + seconds)))  # a negative limit means none
 
 
 @contextmanager

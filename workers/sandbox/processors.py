@@ -1,8 +1,8 @@
-"""Which processors and how many threads children use, so that the timing child has its own core.
+"""Choose the processors and threads of children so that the timing child has a core of its own.
 
 Timing a launch config takes about a hundred calls from Python between launches of microseconds. It
-took twice as long beside eight compilers and analysers on 16 processors: a thread that shares its
-core with a busy one gets half a core.
+took twice as long beside eight compilers and analysers on 16 processors, because a thread that
+shares its core with a busy thread gets half a core.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 FEWEST_PROCESSORS = 8
-"""Fewest processors of which some are set aside. A smaller host needs all for the work ahead."""
+"""Fewest processors of a host on which some are set aside for timing. A smaller host needs all for
+the children that prepare tasks."""
 SET_ASIDE = 4
 """Processors for the child that times, the child that loads, and the collector's threads."""
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Children are many and their matrices small: with more threads their algebra takes 4 times the
-processor time."""
+"""There are many children, and their matrices are small. With more threads their algebra takes four
+times the processor time."""
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -25,13 +26,13 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 def for_work_ahead(
     processors: Collection[int], siblings_of: Callable[[int], frozenset[int]] | None = None
 ) -> frozenset[int] | None:
-    """Return the processors for children beside the timing; None if they may use all.
+    """Return the processors for all children but the timing child; None if they may use all.
 
-    Whole cores are set aside, because the threads of a core share it.
+    Whole cores are set aside for timing, because the threads of a core share it.
 
     Args:
-        processors: those that this process may use.
-        siblings_of: the hardware threads of a processor's core, itself included; None: from Linux.
+        processors: the processors that this process may use.
+        siblings_of: returns all hardware threads of a processor's core; None: ask Linux.
 
     >>> sorted(for_work_ahead(range(8), lambda one: frozenset({one % 4, one % 4 + 4})) or ())
     [2, 3, 6, 7]
@@ -47,8 +48,8 @@ def for_launches(
 ) -> tuple[int, ...]:
     """Return the processors from which launches may be issued, best first; () if none is set aside.
 
-    They are one processor of each core that is set aside. The host's first core comes last, because
-    it serves most interrupts.
+    The result has one processor of each core that is set aside. The host's first core comes last,
+    because it serves most interrupts.
 
     >>> for_launches(range(16), lambda one: frozenset({one % 8, one % 8 + 8}))
     (1, 0)
@@ -59,7 +60,7 @@ def for_launches(
 
 
 def core_of(processor: int) -> int:
-    """Return the core's number: that of its lowest thread, even if this process may not use it."""
+    """Return the number of a processor's core, which is the number of the core's lowest thread."""
     return min(_siblings(processor))
 
 

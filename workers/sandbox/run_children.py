@@ -1,6 +1,6 @@
 """The process that owns a device context: its start, its restarts, and when its device is lost.
 
-Does not own which jobs the process gets: ``run_lane.py``.
+Does not own which jobs the process gets; ``run_lane.py`` does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXIT_TIMEOUT_S = 5.0
 """Seconds that the loop waits for an exiting child; a longer wait would delay commits."""
 _MAX_FAILED_STARTS = 3
 MOST_KILLS = 30
-"""Kills in a row, by other processes, of idle children, after which no further one is started."""
+"""Kills of idle children in a row by other processes, after which no further child is started."""
 
 
 class DeviceLostError(LlmperfError):
@@ -31,7 +31,7 @@ class DeviceLostError(LlmperfError):
 
 
 class ChildStartError(DeviceLostError):
-    """One child fails to open the device at every start; other children may have it open."""
+    """A child could not open the device at any start, though other children may have it open."""
 
 
 class RunChild:
@@ -73,8 +73,8 @@ class RunChild:
         """Kill the current child, which ended or was silent before it had opened its device.
 
         Raises:
-            ChildStartError: Too many starts in a row have failed. The message is ``report``, or
-                else how the last child ended.
+            ChildStartError: Too many starts in a row have failed. The message is ``report``, or how
+                the last child ended if that is empty.
         """
         child = self.current
         assert child is not None, "no child to drop"
@@ -85,7 +85,10 @@ class RunChild:
             raise ChildStartError(_lost(report or child.describe_end()))
 
     def end_current(self) -> str | None:
-        """Let the current child exit; return its failure, None if fine or killed from outside."""
+        """Let the current child exit; return how it failed.
+
+        None if it ended well or another process killed it.
+        """
         child = self.current
         assert child is not None, "no child to end"
         clean = child.close(_EXIT_TIMEOUT_S)
@@ -101,7 +104,11 @@ class RunChild:
         return self._until_ready(self.ensure)
 
     def measure_peaks(self) -> Device:
-        """Return the device with peaks, measured by the current child. Raises DeviceLostError."""
+        """Return the device with the peaks that the current child measures.
+
+        Raises:
+            DeviceLostError: Every attempt failed.
+        """
 
         def ask() -> None:
             if not self.ensure():
@@ -143,7 +150,7 @@ class RunChild:
 
 
 def start_failure(name: str, why: str) -> str:
-    """Return the message for processes beside the timing that cannot be started."""
+    """Return the message that children other than the timing child cannot be started."""
     mend = memory_limit_text() or "see `llmperf doctor`, and how much memory is free"
     lines = why.strip().splitlines() or ["it ended without a message"]
     return f"processes that {name} kernels cannot be started ({lines[-1].strip()}): {mend}"

@@ -1,4 +1,4 @@
-"""Scratch folders: one per collector, named after its process, removed after its end or death."""
+"""Scratch folders: one for each collector, named after its process, removed when that has ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scratch_folder(holder: Holder) -> Iterator[Path]:
 
 
 def check_space(folder: Path) -> None:
-    """Refuse a full disk: compilers crash on it as on a bad kernel, and a committed row is final.
+    """Refuse a full disk: it makes compilers crash as a bad kernel does, and such rows are final.
 
     Raises:
         StoreError: The scratch folder has no free space to compile in.
@@ -56,7 +56,7 @@ def _is_left_over(folder: Path, holder: Holder) -> bool:
             host=holder.host, boot_id=holder.boot_id, pid=int(pid), start_ticks=int(start_ticks)
         )
         is_ours = folder.stat().st_uid == os.getuid()
-    except (ValueError, OSError):  # another program's name, or just removed by another collector
+    except (ValueError, OSError):  # another program's folder, or one just removed
         return False
     boot = world[: len(holder.boot_id[:8])]
     if boot != holder.boot_id[:8]:
@@ -66,5 +66,5 @@ def _is_left_over(folder: Path, holder: Holder) -> bool:
 
 
 def _world(holder: Holder) -> str:
-    """Return what makes a pid unique: the host's boot and the pid namespace."""
+    """Return the host's boot id and the pid namespace, in which a pid is unique."""
     return f"{holder.boot_id[:8]}x{Path('/proc/self/ns/pid').stat().st_ino}"

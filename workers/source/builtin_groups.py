@@ -1,6 +1,6 @@
 """OpenCL built-in functions grouped by cost, as static features count them.
 
-Owns the names only. A function in no group counts as ``other_math_calls`` if it returns a
+Owns only the names. A function in no group counts as ``other_math_calls`` if it returns a
 floating-point value, else as one integer operation.
 """
 

@@ -1,10 +1,10 @@
 """Find the buffers that a kernel surely accesses densely: one element for each work-item.
 
 Owns the proof, for ``llmperf_common/features/least_time.py``. A lower bound on time must never be
-wrong, so that only unconditional accesses count: stores, and the reads whose values they need
-(``live_reads.py``). The only conditions allowed are guards of the NDRange (``if (i < n)``,
-``if (i >= n) return;``). Left out: loops, helpers, both branches of ``?:``, and all code after a
-possible ``return``. Needs no device.
+wrong. So only unconditional accesses count: stores, and the reads whose values the stores need
+(``live_reads.py``). The only allowed conditions are guards of the NDRange (``if (i < n)``,
+``if (i >= n) return;``). Loops, helpers, both branches of ``?:``, and all code after a possible
+``return`` are left out. Needs no device.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class _Walker:
     def statements(self, node: Node, guards: Guards) -> Guards | None:
         """Note the accesses that ``node`` surely makes.
 
-        Returns the guards of the statements after it; None if it may end the work-item otherwise.
+        Return the guards of the statements after ``node``; None if ``node`` may end the work-item
+        in another way.
         """
         if node.kind is NodeKind.BLOCK:
             current: Guards | None = guards
@@ -112,7 +113,7 @@ class _Walker:
         return outside if is_guard else None
 
     def _conjunction(self, node: Node, guards: Guards, *, is_negated: bool) -> Guards | None:
-        """Return the guards, with those of a true (negated: false) condition; None if unknown."""
+        """Return the guards and those of a true (negated: false) condition; None if unknown."""
         joint = "||" if is_negated else "&&"
         if node.kind is NodeKind.BINARY and node.name == joint:
             first = self._conjunction(node.children[0], guards, is_negated=is_negated)
@@ -158,7 +159,7 @@ class _Walker:
                 return
 
     def _surely_evaluated(self, node: Node) -> Iterator[Node]:
-        """Yield ``node`` and the nodes always evaluated with it; a helper's arguments are not."""
+        """Yield ``node`` and the nodes always evaluated with it, without a helper's arguments."""
         yield node
         if node.kind is NodeKind.SIZEOF or (
             node.kind is NodeKind.CALL and node.key in self.helpers
@@ -189,7 +190,7 @@ class _Walker:
             )
 
     def _pitch_of(self, index: Node) -> str | None:
-        """Return the pitch of an index ``id 0 + row offset``: "" if unknown, None if it is none."""
+        """Return the pitch of an index ``id 0 + row offset``, "" if unknown; None for others."""
         index = self._resolved(index)
         if self._axis(index) == 0:
             return ""
@@ -207,7 +208,7 @@ class _Walker:
         if inner is None:
             return None
         # The product id 1 x pitch gives the pitch. Any other term that differs between rows makes
-        # it unknown.
+        # the pitch unknown.
         pitch = self._row_pitch(rest) if index.name == "+" and not inner else None
         if pitch is not None:
             return pitch

@@ -1,9 +1,9 @@
-"""Read one text's kernels, each with the source it needs and the macros it is built with.
+"""Read one text's kernels, each with the source that it needs and the macros that it is built with.
 
 Owns the order of the steps: infer macros that the host would define (``macro_inference.py``), open
 branches that ``#if`` excludes, extract signatures (``signature.py``), prune (``prune_source.py``).
-A step that does not help is undone. No kernel of the text is lost: one that cannot be read gets a
-failure. Needs no device; runs in the parse child.
+A step that does not help is undone. No kernel of the text is lost: a kernel that cannot be read
+gets a failure. Needs no device; runs in the parse child.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from workers.source.signature import NamedSignature, signature_of
 from workers.source.source_checks import refused
 
 MAX_PRUNED_BYTES = 2**20
-"""Bytes of pruned text that are parsed again for one file. A file with hundreds of kernels exceeds
-this; its remaining kernels keep the whole file."""
+"""Maximum bytes of pruned text that are parsed again for one file. In a file with hundreds of
+kernels, the kernels beyond this limit keep the whole file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadKernel:
-    """One kernel: ``source`` and ``build_options`` are what its device's compiler gets.
+    """One kernel: ``source`` and ``build_options`` are what the device's compiler gets.
 
-    ``signature`` and ``failure`` are those of ``NamedSignature``. ``errors``: the parser's errors
+    ``signature`` and ``failure`` are as in ``NamedSignature``. ``errors``: the parser's errors
     in ``source``, each as ``line: text``, with line numbers of the original text. ``invented``: the
     inferred definitions. ``dense``: the accesses that every work-item surely makes.
     """
@@ -53,15 +53,15 @@ class ReadKernel:
 
 
 def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...] | Failure:
-    """Read every kernel of one text in order of definition, those that ``#if`` excludes last.
+    """Read every kernel of one text in order of definition; kernels that ``#if`` excludes are last.
 
     Args:
         source: OpenCL C text.
         build_options: options for the device's compiler; inferred definitions are added to them.
 
     Returns:
-        One entry for each kernel: an empty tuple if the text never says ``kernel``, a Failure if it
-        does but no kernel can be read.
+        One entry for each kernel; an empty tuple if the text has no word ``kernel``; a Failure if
+        it has the word but no kernel can be read.
 
     >>> text = "float g(float x) { return x; } kernel void f(global REAL *a) { a[0] = 1; }"
     >>> found = read_kernels(text)
@@ -83,7 +83,7 @@ def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """One parse of the text, with the inferred definitions that it was parsed with."""
+    """One parse of the text, and the inferred definitions with which it was parsed."""
 
     parsed: ParsedSource
     inferred: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class _Reading:
         return tuple(found.values()) or _nothing(views[0].parsed)
 
     def _views(self, inferred: tuple[str, ...]) -> tuple[_View, ...]:
-        """Return the parse with ``inferred``, preceded by one with more macros if it has errors."""
+        """Return the parse with ``inferred``; before it, one with more macros if it has errors."""
         view = _View(parsed=parse(self._source, self._options(inferred)), inferred=inferred)
         if not view.parsed.errors:
             return (view,)
@@ -122,7 +122,7 @@ class _Reading:
         return (_View(parsed=parse(self._source, self._options(every)), inferred=every), view)
 
     def _read(self, views: Sequence[_View], names: Set[str] | None = None) -> dict[str, ReadKernel]:
-        """Read the named kernels, or all; each comes from the first view that has it."""
+        """Read the named kernels, or all kernels, each from the first view that has it."""
         found: dict[str, ReadKernel] = {}
         for view in views:  # a macro that one kernel needs can exclude another kernel's branch
             for one in view.parsed.kernels:
@@ -168,7 +168,7 @@ class _Reading:
         parsed = view.parsed
         one = signature_of(parsed, self._source, function)
         missing = _missing(parsed)
-        # The missing file may declare a parameter's type; the parser takes an unknown type for int.
+        # The missing file may declare a parameter's type. The parser takes an unknown type for int.
         is_known = missing is None or not function.num_header_errors
         whole = self._whole(
             view,
@@ -195,7 +195,7 @@ class _Reading:
         )
 
     def _loss(self, view: _View, header: KernelHeader) -> Failure | None:
-        """Return why a kernel of the text was not read; None if its name is a macro's."""
+        """Return why a kernel of the text was not read; None if its name is that of a macro."""
         if view.parsed.errors:
             detail = "the parser could not make sense of this kernel\n" + "\n".join(
                 view.parsed.errors
@@ -215,7 +215,7 @@ class _Reading:
 
 
 def _by_openers(headers: Iterable[KernelHeader]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """Yield definitions and the kernels they open; each kernel with its first known branch only."""
+    """Yield definitions and the kernels that they open, each in its first known branch only."""
     groups: dict[tuple[str, ...], set[str]] = {}
     seen: set[str] = set()
     for header in headers:
@@ -249,7 +249,7 @@ def _is_named(definition: str, text: str) -> bool:
 def _means_the_same(
     parsed: ParsedSource, one: NamedSignature, pruned: str, again: ParsedSource
 ) -> bool:
-    """Whether the shorter text gives the same kernel, and no error that the whole text does not."""
+    """Whether the shorter text gives the same kernel, and only errors that the whole text gives."""
     kernels = again.kernels
     if [kernel.name for kernel in kernels] != [one.name]:
         return False
@@ -267,7 +267,7 @@ def _without_line(error: str) -> str:
 
 
 def _missing(parsed: ParsedSource) -> Failure | None:
-    """Return the failure of all kernels of a text with a missing include: no compiler builds it."""
+    """Return the failure of a text with a missing include, which no compiler can build."""
     if not parsed.missing_files:
         return None
     names = ", ".join(parsed.missing_files)

@@ -1,8 +1,8 @@
 """Find the kernels that a text defines by searching its words, not by parsing it.
 
-Owns the search for ``__kernel void name(...) {``. It also finds a kernel that the parser drops
-because of errors, and one in a branch of ``#if`` that is not compiled. ``front_end.py`` compares
-the names with the parser's, so that no kernel is skipped silently.
+Owns the search for ``__kernel void name(...) {``. The search also finds a kernel that the parser
+drops because of errors, and a kernel in a branch of ``#if`` that is not compiled. ``front_end.py``
+compares the names with those of the parser, so that no kernel is skipped silently.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ class KernelHeader:
 
 
 def mentions_kernel(source: str) -> bool:
-    """Whether code has the word ``kernel`` or ``__kernel`` outside comments and strings."""
+    """Whether a source has the word ``kernel`` or ``__kernel`` outside comments and strings."""
     return _KERNEL_WORD.search(without_texts(source)) is not None
 
 
 def kernel_headers(source: str) -> tuple[KernelHeader, ...]:
     r"""Return the kernels that a text defines, in order of appearance.
 
-    A name occurs several times if several branches of ``#if`` define it. Not found: a kernel whose
-    header a macro makes, and one inside ``#if 0``, because people comment out code that way.
+    A name occurs several times if several branches of ``#if`` define it. Two kinds of kernels are
+    not found: those whose header a macro makes, and those inside ``#if 0``, which is a way to
+    comment out code.
 
     >>> text = "kernel void a(int x) {}\n#ifdef G\nkernel void b() {}\n#endif"
     >>> [one.name for one in kernel_headers(text)]

@@ -1,6 +1,6 @@
 """Find the reads of buffers that a compiler cannot drop, because a store needs their values.
 
-Owns that proof, for ``dense_accesses.py``. A value counts as dropped unless it is known to survive.
+Owns this proof, for ``dense_accesses.py``. A read counts only if a store certainly needs its value.
 The search follows arithmetic, casts, some mathematical functions, and variables that only their
 initialiser sets. It leaves out values that may cancel (``x - x``) or be multiplied by zero. Needs
 no device.
@@ -16,7 +16,8 @@ from workers.source.clang.nodes import Function, Node, NodeKind, Space, TypeClas
 STEPS = frozenset({"++", "--", "post++", "post--"})
 _VALUES = frozenset({TypeClass.SCALAR, TypeClass.VECTOR})
 _MOST_LEVELS = 64
-"""Levels of assignments and operators followed from a store to a value; deeper ones are dropped."""
+"""Levels of assignments and operators that are followed from a store to a value; deeper values do
+not count."""
 _ID = "get_global_id"
 _FUNCTIONS = frozenset(
     prefix + name
@@ -35,7 +36,7 @@ class LiveReads:
 
     Args:
         kernel: the kernel's function.
-        definitions: every assignment to every variable; operator ``?`` where the value is unknown.
+        definitions: every assignment to every variable; operator ``?`` if the value is unknown.
         helpers: keys of the functions that have a body.
     """
 
@@ -181,8 +182,8 @@ class LiveReads:
     def _keeps(self, node: Node, *, is_float: bool) -> bool:
         """Whether a product with ``node`` depends on its other factor.
 
-        True for a literal other than 0; in an integer product it must be odd, because an even
-        factor shifts bits out.
+        True for a literal other than 0. In an integer product the literal must be odd, because an
+        even factor shifts bits out.
         """
         for _ in range(_MOST_LEVELS):
             is_cast = node.kind is NodeKind.CAST and len(node.children) == 1 and _is_real(node)
@@ -220,7 +221,7 @@ class LiveReads:
     # -- places -------------------------------------------------------------------------------
 
     def _place(self, node: Node) -> Node | None:
-        """Return the buffer element (a SUBSCRIPT) that ``node`` is or is part of, or None."""
+        """Return the buffer element (a SUBSCRIPT) that ``node`` is or belongs to, or None."""
         while node.children:
             base = node.children[0]
             if node.kind is NodeKind.SUBSCRIPT and len(node.children) == 2:

@@ -1,4 +1,4 @@
-"""Return how often a loop runs: a constant, or what its bound depends on.
+"""Find how often a loop runs: a constant, or what its bound depends on.
 
 Owns the reading of loop headers. A loop that may break early counts with its full trip count.
 """
@@ -12,7 +12,7 @@ from workers.source.clang.nodes import Node, NodeKind, walk
 from workers.source.clang.values import Source, Value
 
 MAX_TRIPS = 1 << 40
-"""Largest trip count believed; headers like ``while (i != -1)`` give more and count as open."""
+"""Largest accepted trip count. Headers like ``while (i != -1)`` give more and count as open."""
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
 
 

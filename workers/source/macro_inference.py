@@ -27,15 +27,15 @@ from workers.source.macro_values import (
 from workers.source.preprocessor_guards import escapes_of, openers_of
 
 MAX_ROUNDS = 6
-"""Rounds of inference: fixing one round's errors can reveal others that they hid."""
+"""Maximum rounds of inference. Removing the errors of one round can reveal errors that they hid."""
 MAX_MACROS = 64
 MAX_SOURCE_BYTES = 256 * 1024
-"""Bytes: parsing a larger source with errors again and again would take minutes."""
+"""Maximum bytes of a source. To parse a larger one with errors repeatedly would take minutes."""
 MAX_PARSED_CHARS = 2 * 2**20
-"""Characters that all parses of one file may read: about 6 s, so that enough of its time limit is
-left to read its kernels."""
+"""Characters that all parses of one file may read. They take about 6 s, which leaves enough of the
+file's time limit to read its kernels."""
 _CHARS_PER_PARSE = 4096
-"""Least number of characters charged for one parse: a parse of a short text has a fixed cost."""
+"""Minimum number of characters charged for one parse, as each parse has a fixed cost."""
 
 _NAMED_BY_ERROR = re.compile(
     r"(unknown type name|use of undeclared identifier|call to undeclared function"
@@ -47,7 +47,7 @@ _LANGUAGE_NAME = re.compile(
     r"(?:ndrange|clk_event|queue|reserve_id|event|sampler|image\w+|atomic_\w+|memory_\w+|cl_\w+"
     r"|intel_\w+)(?:_t)?|__\w+"
 )
-"""OpenCL's own names, never defined: a device's compiler knows them even if the parser does not."""
+"""OpenCL's own names, which are never defined, as a device's compiler knows them in any case."""
 _CONSTANT_NAME = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _SCALAR_MEMBER = re.compile(r"member reference base type '[^']*\bfloat'")
 
@@ -60,7 +60,7 @@ Macros = Mapping[str, str]
 class ParseBudget:
     """How much of one file may still be parsed.
 
-    It counts characters, not seconds, so that a result does not depend on the machine's speed.
+    The budget counts characters, not seconds, so that results do not depend on a machine's speed.
     """
 
     def __init__(self, num_chars: int = MAX_PARSED_CHARS) -> None:
@@ -87,7 +87,7 @@ def infer_macros(
         budget: what the file's parses may cost; when it is spent, the best result so far counts.
 
     Raises:
-        ParserCrashError: libclang failed inside.
+        ParserCrashError: libclang crashed.
 
     >>> infer_macros("kernel void f(global REAL *x) { x[0] = SCALE; }")
     ('-DREAL=float', '-DSCALE=16')
@@ -140,7 +140,7 @@ class _Search:
             macros, errors = self._turned(fresh, macros, errors)
 
     def _noted(self, macros: Macros) -> tuple[str, ...]:
-        """Return the errors that ``macros`` leave; keep the macros if they leave fewest so far."""
+        """Return the errors that ``macros`` leave; keep ``macros`` if these are the fewest."""
         errors = self._errors(macros)
         if len(errors) < self._best[0]:
             self._best = (len(errors), macros)
@@ -161,7 +161,7 @@ class _Search:
                 self._tried.add(match.group(2))
                 found.update(self._meaning(match.group(2), match.group(1)))
         if not found:
-            # The remaining error may be an #error: try to take one of the branches above it.
+            # The remaining error may be an #error. So try to select one of the branches above it.
             for error in errors:
                 line, _, _ = error.partition(":")
                 found.update(self._untried(escapes_of(self._plain, int(line))))
@@ -173,7 +173,7 @@ class _Search:
         return fresh
 
     def _meaning(self, name: str, complaint: str) -> dict[str, str]:
-        """Return definitions that may declare ``name``: those that enable a branch, or its own."""
+        """Return definitions that may declare ``name``: of a branch's macros, or of ``name``."""
         defined_in_a_branch = re.compile(
             rf"#[ \t]*define[ \t]+{name}\b|\btypedef\b[^;]{{0,500}}\b{name}\s*;"
         )
@@ -201,7 +201,7 @@ class _Search:
     def _turned(
         self, fresh: Macros, macros: Macros, errors: tuple[str, ...]
     ) -> tuple[Macros, tuple[str, ...]]:
-        """Swap type and value for a name where an error remains on one of its lines."""
+        """Swap type and value of a name if an error remains on one of its lines."""
         for name in fresh:
             other = _OTHER_ROLE.get(self._roles.get(name, Role.FUNCTION))
             value = self._value(name, other) if other is not None else None
@@ -222,7 +222,7 @@ class _Search:
         )
 
     def _widened(self, macros: Macros, errors: tuple[str, ...]) -> tuple[Macros, tuple[str, ...]]:
-        """Turn float types into float4 where errors say that the source uses their members."""
+        """Turn float types into float4 if errors say that the source uses their members."""
         for name, value in macros.items():
             if value != "float" or not any(_SCALAR_MEMBER.search(one) for one in errors):
                 continue

@@ -22,7 +22,7 @@ _WORD_BEFORE = re.compile(r"(\w+)\s*\Z")
 _BEFORE_A_CAST = frozenset({"return", "case", "else", "do"})
 _LOCAL_WORD = re.compile(r"\b(?:__)?local\b")
 _MAX_USES = 200
-"""Uses of a name that are examined to choose its value."""
+"""Maximum uses of a name that are examined to choose its value."""
 _NEARBY_CHARS = 400
 """Characters examined on each side of a use; declarations are shorter than this."""
 _TYPE_WORDS = (
@@ -85,7 +85,7 @@ def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
     uses = len(re.findall(rf"\b{word}\b", code))
     if uses and uses == len(re.findall(rf"\b{word}\s*\(", code)) and not is_type_by_parser:
         return Role.FUNCTION
-    # "NAME * x" is a product unless NAME begins a statement or follows a qualifier.
+    # "NAME * x" is a product, unless NAME begins a statement or follows a qualifier.
     declares = (
         rf"\b{word}\s+[A-Za-z_]\w*\s*[;=,\[)(]"
         rf"|(?:[;{{}}]|{_TYPE_WORDS})\s*{word}\s*\*+\s*[A-Za-z_]\w*\s*[;=,\[)]"
@@ -96,7 +96,7 @@ def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
 
 
 def _is_cast(word: str, code: str) -> bool:
-    """Whether code casts to ``word``: it is alone in parentheses before an operand.
+    """Whether code casts to ``word``, which is then alone in parentheses before an operand.
 
     ``if (NAME) x = 1;`` is no cast, because a word stands before the parenthesis.
     """
@@ -145,7 +145,7 @@ def _scalar_for(upper: str) -> str:
 
 
 def qualifier_for(name: str) -> str:
-    """Return the qualifier that a name before a type means; often the empty string.
+    """Return the qualifier that a name before a type means, which is often the empty string.
 
     >>> [qualifier_for(name) for name in ("KERNEL", "GLOBAL_MEM", "INLINE")]
     ['__kernel', '__global', '']

@@ -1,7 +1,8 @@
 """Count the operations and accesses of a kernel and its helpers, multiplied by loop trips.
 
-Owns the walk and its three tallies: each statement once, weighted by constant trip counts, and
-inside open loops (those with unknown trip counts). ``static_features.py`` owns the feature list.
+Owns the walk and its three tallies: of each statement once, of statements weighted by constant trip
+counts, and of statements in open loops (loops with unknown trip counts). ``static_features.py``
+owns the feature list.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _DIVISIONS = frozenset({"/", "%"})
 _UNCOUNTED_UNARY = frozenset({"&", "*", "+", "__real", "__imag"})
 _MAX_CALL_DEPTH = 16
 _MAX_BODIES = 1000
-"""Function bodies walked for one kernel. Beyond this (a call tree whose arguments always differ),
-a call counts only as a call."""
+"""Maximum function bodies walked for one kernel. Beyond this number, which a call tree with ever
+different arguments can reach, a call counts only as a call."""
 _LOAD, _STORE = "loads", "stores"
 
 
@@ -48,7 +49,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """The loops around a statement: trip product, whether any is open, nesting depth."""
+    """The loops around a statement: product of their trips, whether any is open, nesting depth."""
 
     weight: int = 1
     is_open: bool = False
@@ -160,7 +161,7 @@ class _BodyWalker:
     # -- memory -------------------------------------------------------------------------------
 
     def _target(self, node: Node, place: _Place, uses: tuple[str, ...]) -> None:
-        """Count an access to the object that ``node`` names, and the computing of its address."""
+        """Count an access to the object that ``node`` names, and the computation of its address."""
         is_memory = node.kind in {NodeKind.SUBSCRIPT, NodeKind.MEMBER} or (
             node.kind is NodeKind.UNARY and node.name == "*"
         )

@@ -22,11 +22,11 @@ from workers.source.front_end import ReadKernel, read_kernels
 
 _PR_SET_PDEATHSIG = 1
 _RECURSION_LIMIT = 10_000
-"""Depth of Python calls. Since Python 3.11 these use no C stack, so that raising the limit is all
-that deep expressions need."""
+"""Depth of Python calls. Since Python 3.11 these calls use no C stack, so a higher limit suffices
+for deep expressions."""
 
 _MAX_BYTES = 2 * 2**30
-"""Bytes of address space that the child may add to those at its start. The largest source allowed,
+"""Bytes of address space that the child may add to those at its start. The largest allowed source,
 8 MiB of numbers, needs 1.4 GiB."""
 
 
@@ -76,11 +76,11 @@ def _die_with_parent(parent_pid: int) -> None:
 def main() -> None:
     """Serve jobs on stdin until it closes."""
     _die_with_parent(int(sys.argv[1]))
-    # A macro that expands for ever takes 50 MB/s, an endless file 500. libclang then aborts.
+    # A macro that expands for ever takes 50 MB/s, an endless file 500. At the limit, libclang ends.
     bound_growth(_MAX_BYTES)
     lower_limit(resource.RLIMIT_CORE, 0)
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    # libclang may write to stdout, so that the answers use a descriptor of their own.
+    # libclang may write to stdout, so the answers use a descriptor of their own.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         for line in sys.stdin:

@@ -38,9 +38,9 @@ FILE_TIMEOUT_S = 30.0
 that other processes do not change a result."""
 _MAX_EXTENSIONS = 10
 _WORKING_SHARE = 0.02
-"""Share of a core; a child that used less since the last check is waiting and gets no more time."""
+"""Share of a core. A child that has used less since the last check waits, and gets no more time."""
 SOURCES_PER_CHILD = 64
-"""Sources for each child; for fewer, starting another child takes longer than it saves."""
+"""Sources for each child. For fewer sources, another child takes longer to start than it saves."""
 MAX_CHILDREN = 16
 _READ_BYTES = 1 << 16
 _SIGNATURE: pydantic.TypeAdapter[Signature] = pydantic.TypeAdapter(Signature)
@@ -73,9 +73,9 @@ def parse_sources(
         build_options: options for the device's compiler.
         num_children: child processes at a time. Default: one, and one more for every 64 sources, up
             to the number of cores.
-        timeout_s: time limit for one source, in seconds; one that takes longer is a
-            ``build_timeout``. A child that shares its core with other processes gets this much CPU
-            time instead, but at most about ten times as long.
+        timeout_s: time limit for one source, in seconds; a source that takes longer fails with
+            ``build_timeout``. If a child shares its core with other processes, this limits its CPU
+            time, and about ten times as much its wall time.
         command: the child's command line; the tests pass a child that hangs or crashes.
 
     Raises:
@@ -161,7 +161,7 @@ class _ParseChild:
         return self._buffer.decode() if self._buffer.endswith(b"\n") else None
 
     def extend(self, now_s: float, timeout_s: float) -> bool:
-        """Extend a late child's deadline if it works and has CPU time left; False if it was not."""
+        """Extend a late child's deadline if it works and has CPU time left; return whether."""
         used_s = self._cpu_s()
         works = used_s - self._cpu_at_check_s >= _WORKING_SHARE * timeout_s
         left_s = timeout_s - (used_s - self._cpu_at_start_s)
@@ -251,7 +251,7 @@ class _Pool:
                     yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
                     continue
                 # Another process may have killed the child, or an earlier source may have damaged
-                # it: this source gets a fresh child.
+                # it. So this source gets a new child.
                 fresh = self._start()
                 fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
                 continue

@@ -1,4 +1,4 @@
-"""Which macros would enable a part of a file that ``#if`` excludes.
+"""Find the macros that would enable a part of a file that ``#if`` excludes.
 
 Owns the reading of conditional directives, line by line and without evaluating them.
 ``macro_inference.py`` and ``front_end.py`` define the macros that it names.
@@ -24,9 +24,9 @@ _SECOND_CHOICE = re.compile(r"DOUBLE|FP64|F64|HALF|FP16|DEBUG|TRACE|PRINT", re.I
 class Branch:
     """One branch of a conditional that is open at some line.
 
-    ``opens``: the definition (``NAME`` or ``NAME=VALUE``) that would select it, empty if unknown.
-    ``before``: the same for the earlier branches of the conditional. ``condition``: the text after
-    ``#if`` or ``#elif``.
+    ``opens``: the definition (``NAME`` or ``NAME=VALUE``) that would select the branch, "" if
+    unknown. ``before``: such definitions for the earlier branches of the conditional.
+    ``condition``: the text after ``#if`` or ``#elif``.
     """
 
     opens: str
@@ -40,9 +40,9 @@ class Branch:
 def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
     r"""Return the open branches of every line, outermost first; index 0 is line 1.
 
-    Only a newline ends a line. Directives in comments would count: remove comments first, but keep
-    the lines (``tokens.without_comments``). The last two results are cached, because the caller
-    asks for each of possibly thousands of errors.
+    Only a newline ends a line. Directives in comments would count, so remove comments first, but
+    keep the lines (``tokens.without_comments``). The last two results are cached, because the
+    caller asks again for each error, and there may be thousands.
 
     >>> branches_by_line("#ifdef A\nint x;\n#endif")[1][0].opens
     'A'
@@ -73,7 +73,7 @@ def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
 def openers_of(source: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
     """Return what to define to compile a line that ``pattern`` matches; () if nothing helps.
 
-    Of several such lines, one that needs neither double precision nor debugging is preferred.
+    Among several such lines, a line that needs neither double precision nor debugging is preferred.
     """
     choices = []
     for line, branches in zip(source.split("\n"), branches_by_line(source), strict=True):

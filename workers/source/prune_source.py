@@ -1,8 +1,8 @@
-"""Cut a file down to what one kernel needs: other kernels and unused helper functions go.
+"""Cut a file down to what one kernel needs: remove other kernels and unused helper functions.
 
 Owns which functions may be cut and where their text begins and ends. The caller
-(``front_end.py``) parses the shorter text and checks that it still means the same. Everything
-else stays byte for byte: typedefs, globals, preprocessor lines, comments outside of the cuts.
+(``front_end.py``) parses the shorter text and checks that it still means the same. All other text
+stays byte for byte: typedefs, globals, preprocessor lines, comments outside of the cuts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TO_LINE_END = re.compile(rb"[ \t]*;?[ \t]*(?:\r?\n(?:[ \t]*\r?\n)*|\Z)")
 
 
 def prune(text: bytes, parsed: ParsedSource, kernel: Function) -> bytes | None:
-    """Return ``text`` without the functions that ``kernel`` does not reach; None if there are none.
+    """Return ``text`` without functions that ``kernel`` does not reach; None if nothing can be cut.
 
     Args:
         text: the file's bytes; the offsets in ``parsed`` are byte offsets in it.
@@ -58,9 +58,9 @@ def _needed_keys(parsed: ParsedSource, kernel: Function) -> set[str]:
 
 
 def _is_whole_function(piece: bytes) -> bool:
-    """Whether a range is the text of one function and holds only whole ``#if`` ... ``#endif``.
+    """Whether a range is the text of one function, in which every ``#if`` has its ``#endif``.
 
-    The range of a function that a macro makes is the macro's call, so the answer is False.
+    If a macro makes the function, the range is the macro's call, so the answer is False.
 
     >>> _is_whole_function(b"int f(int x) { return x; }"), _is_whole_function(b"MADE_BY_MACRO(f)")
     (True, False)
@@ -109,8 +109,8 @@ def _without(text: bytes, spans: Iterable[tuple[int, int]]) -> bytes | None:
         kept.append(text[position:start])
         tail = _TO_LINE_END.match(text, end)
         begins_line = not text[:start].rpartition(b"\n")[2].strip()
-        # Other code on the line of a cut stays. A line that becomes empty goes, with the blank
-        # lines below it.
+        # Other code on the line of a cut stays. A line that becomes empty is removed together with
+        # the blank lines below it.
         position = tail.end() if tail and begins_line else _after_semicolon(text, end)
     kept.append(text[position:])
     return b"".join(kept)

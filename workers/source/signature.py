@@ -2,8 +2,8 @@
 
 Owns the decision which arguments can be filled, and so which kernels are ``unsupported``. Needs
 libclang but no device; the tests compare the result with ``clGetKernelArgInfo``. A source with
-parse errors (often macros that its host program defines) still gives signatures where the
-parameters can be read: only the device's compiler decides whether the kernel builds.
+parse errors (often from macros that its host program defines) still gives signatures if the
+parameters can be read, because only the device's compiler decides whether the kernel builds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _UNSIGNED = {
 class NamedSignature:
     """One kernel of a source: its arguments if they can be read, and why it cannot be launched.
 
-    Both are set where the arguments can be read but not filled, as with an image.
+    Both are set if the arguments can be read but not filled, as with an image.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """Find the roles of a kernel's integer scalars: NDRange guard, row length, loop bound.
 
-Owns the flow of ids and scalars through variables, arithmetic and helpers to the comparisons,
-products and loop headers that show a scalar's role. Flow-insensitive: it may find a role that the
-kernel does not have. That is harmless, because a role only chooses the scalar's input values; the
-extents of buffers are measured with them. Needs no device.
+Owns the search. It follows ids and scalars through variables, arithmetic and helpers to the
+comparisons, products and loop headers that show a scalar's role. The search is flow-insensitive, so
+it may find a role that the scalar does not have. That is harmless, because a role only decides the
+scalar's value in a launch, and the sizes of buffers follow from this value. Needs no device.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MAX_CALL_DEPTH = 12
 _GUARDS = (SizeRole.GUARD_0, SizeRole.GUARD_1, SizeRole.GUARD_2)
 
 # The bits of a value say what it depends on: the ids of dimensions 0 to 2; variables that change
-# between the iterations of a loop; local ids, other ids; and for each scalar argument three bits,
-# for part of a sum, part of a product of scalars, and factor of an id.
+# between the iterations of a loop; local ids; other ids. Three more bits for each scalar argument
+# say whether the scalar is part of a sum, part of a product of scalars, or factor of an id.
 _IDS = 0b111
 _TURN = 0b1000
 _LOCAL_ID, _OTHER_ID = 0b1_0000, 0b10_0000
@@ -48,9 +48,9 @@ _SUMMED, _MULTIPLIED, _SCALING = 0, 1, 2
 
 
 def size_roles(source: ParsedSource, kernel: Function) -> tuple[SizeRole, ...]:
-    """Return the role of each argument; NONE for those that are not integers passed by value.
+    """Return the role of each argument; NONE for arguments that are not integers passed by value.
 
-    The first that applies:
+    The role is the first that applies:
 
     - ``LANES``: a local id is divided by the scalar or folded into it (``/ % & >>``).
     - ``GUARD_d``: the scalar is compared with an index of dimension d, also by ``min``, ``max`` or
@@ -82,11 +82,11 @@ def size_roles(source: ParsedSource, kernel: Function) -> tuple[SizeRole, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """The uses found of each scalar, and the (function, arguments) pairs already visited."""
+    """The uses of each scalar that were found, and the (function, arguments) pairs visited."""
 
     num_scalars: int
     guards: list[tuple[int, int]] = field(default_factory=list)
-    """(number of the scalar, mask of the ids it was compared with), in source order."""
+    """Pairs (number of a scalar, mask of the ids with which it is compared), in source order."""
     pitches: int = 0
     loops: int = 0
     lanes: int = 0
@@ -109,7 +109,7 @@ class _Found:
         return scalars << (_FIRST_SCALAR + how * self.num_scalars)
 
     def compare(self, left: int, right: int) -> None:
-        """Note which scalars the comparison of two values makes guards or loop bounds."""
+        """Note the scalars that a comparison of two values shows to be guards or loop bounds."""
         for one, other in ((left, right), (right, left)):
             scalars = self.scalars(other, _SUMMED)
             ids = one & _IDS
@@ -324,14 +324,14 @@ class _Flow:
         known = self._found.returned.get(key)
         if known is not None or self._depth >= _MAX_CALL_DEPTH:
             return known or 0
-        self._found.returned[key] = 0  # a recursive call meanwhile finds this, so that it ends
+        self._found.returned[key] = 0  # a recursive call finds this and ends
         bits = _Flow(self._source, callee, arguments, self._found, self._depth + 1).returned()
         self._found.returned[key] = bits
         return bits
 
 
 def _is_load(node: Node) -> bool:
-    """Whether a value is loaded from a buffer; its index then says nothing about its size."""
+    """Whether a value is loaded from a buffer, so that its index says nothing about its size."""
     is_place = node.kind in {NodeKind.SUBSCRIPT, NodeKind.MEMBER} or (
         node.kind is NodeKind.UNARY and node.name == "*"
     )

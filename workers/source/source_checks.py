@@ -1,10 +1,10 @@
 """Refuse texts that no parser may see.
 
-Owns two refusals. A kernel must not read files of this machine: ``#include "/etc/passwd"`` would
-quote the file in a dataset's failure_detail, ``"/dev/zero"`` fills the memory, ``"/dev/stdin"``
-waits for ever. And half of a character (a lone surrogate) cannot be encoded as bytes. An include
-path that a macro builds is not caught here; ``clang/parse.py`` shows the parser no files, and
-``compiler_text.py`` lets no such directive reach the device's compiler.
+Owns two refusals. First, a kernel must not read files of this machine: ``#include "/etc/passwd"``
+would quote the file in a dataset's failure_detail, ``"/dev/zero"`` would fill the memory, and
+``"/dev/stdin"`` would wait for ever. Second, half of a character (a lone surrogate) cannot be
+encoded as bytes. An include path that a macro builds is not refused here, but ``clang/parse.py``
+shows the parser no files, and ``compiler_text.py`` lets no such directive reach the compiler.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Count what a kernel does, from its source: operations, memory accesses, loops, shape.
 
 Owns the counting. ``llmperf_common/features/static_feature_names.py`` has the features' names and
-meanings. Needs no device, so that predictions can use the features. Where the parser drops
-statements because of errors, only the rest is counted.
+meanings. Needs no device, so predictions can use the features. If the parser drops statements
+because of errors, only the remaining statements are counted.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _ARGUMENT_COUNTS = {
     "num_scalars": ArgumentKind.SCALAR,
 }
 MAX_COUNT = 1e15
-"""Largest count. Nested loops with huge constant bounds are capped here: the sum of a few counts
-stays below 2**53, so that a float holds it exactly."""
+"""Largest count, for nested loops with huge constant bounds. The sum of a few such counts stays
+below 2**53, so a float holds it exactly."""
 
 
 def static_features(
@@ -63,8 +63,8 @@ def static_features(
         source: the parsed file.
         text: the file's bytes; its tokens are counted.
         kernel: the kernel's function.
-        functions: the kernel and every function it reaches.
-        arguments: its declared arguments.
+        functions: the kernel and every function that it reaches.
+        arguments: the kernel's declared arguments.
         dims: number of NDRange dimensions that the kernel uses.
     """
     bound = tuple(_parameter_value(one.type) for one in kernel.parameters)

@@ -2,8 +2,8 @@
 
 Owns the walk that finds blocks, inserts their counters and passes operations and accesses to
 ``costs.py``. Code after a ``return``, ``break`` or ``continue`` is a block of its own, and so is an
-operand that ``&&``, ``||`` or ``?:`` may skip. So counters and text together say exactly how often
-each operation ran.
+operand that ``&&``, ``||`` or ``?:`` may skip. So the counters and the text together give the exact
+number of executions of each operation.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Block:
     """Statements that run equally often.
 
     ``tally``: what one execution does, by the names of ``costs.py``. ``turn``: number of the block
-    that counts the iterations of the innermost loop around this one, or the calls of its function.
-    ``is_turn``: the block is the body of a loop.
+    that counts the iterations of the innermost loop around this block, or the calls of its
+    function. ``is_turn``: whether the block is the body of a loop.
     """
 
     number: int
@@ -69,7 +69,8 @@ class BlockWalk:
     """Numbers the blocks of all functions of a file and inserts their counters.
 
     Args:
-        rewriter: the file's. Walk before its other edits, so that counters stand outside of them.
+        rewriter: the rewriter of the file. Walk before the rewriter makes other edits, so that the
+            counters are outside of these edits.
     """
 
     def __init__(self, rewriter: Rewriter) -> None:
@@ -82,7 +83,7 @@ class BlockWalk:
 
     @property
     def uses(self) -> dict[tuple[int, int], Use]:
-        """For each range of the text that is an access: what it does."""
+        """The use of each access, by the access's range in the text."""
         return self._costs.uses
 
     def block_at(self, offset: int) -> Block:
@@ -180,7 +181,7 @@ class BlockWalk:
         return block
 
     def _loop(self, statement: Any, block: Block) -> None:
-        """Walk a loop; its condition runs once more than its body, unless a jump leaves it."""
+        """Walk a loop; the condition runs once more than the body, unless a jump ends the loop."""
         kind, children = statement._kind_id, children_of(statement)
         body = children[0] if kind == DO else children[-1]
         parts = {"condition": children[-1] if kind == DO else children[0]}
@@ -263,7 +264,7 @@ def _contains(cursor: Any, kinds: frozenset[int]) -> bool:
 
 
 def _may_leave(statement: Any) -> bool:
-    """Whether a statement has a jump out of it, so that the code after it may not run."""
+    """Whether a statement has a jump out of itself, so that the code after it may not run."""
     stack = [(statement, False)]
     while stack:
         one, is_inside = stack.pop()

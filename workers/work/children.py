@@ -1,7 +1,7 @@
 """Count the work of launches in killable children: ``count_work`` for one kernel, ``count_all``.
 
-Owns the limits of a count. A kernel that hangs, faults or takes too much memory costs only its own
-child; its configs get the reason.
+Owns the limits of a count. A kernel that hangs, faults or takes too much memory ends only its own
+child, and its configs get the reason instead of counts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CountedKernel:
         return tuple(self.found[place] for place in range(len(self.configs)))
 
     def missing(self) -> tuple[int, ...]:
-        """Return the indices of configs without outcome, small ones first: large ones may kill."""
+        """Return the indices of configs without outcome; large ones, which may kill, come last."""
         sizes = [math.prod(one.global_size) for one in self.configs]
         places = (place for place in range(len(sizes)) if place not in self.found)
         return tuple(sorted(places, key=lambda place: sizes[place]))
@@ -99,7 +99,7 @@ def count_all(
     timeout_s: float = COUNT_TIMEOUT_S,
     cpu_s: float = COUNT_CPU_S,
 ) -> Iterator[CountedKernel]:
-    """Yield each kernel's counts once they are known, in any order; arguments as ``count_work``."""
+    """Yield each kernel's counts once known, in any order; arguments are as in ``count_work``."""
     waiting = iter(kernels)
     with scratch_folder(this_process()) as scratch:
         starter = ChildStarter(scratch)
@@ -149,13 +149,13 @@ class CountWork:
         )
 
     def excuses_kill(self, item: CountedKernel) -> bool:
-        """Excuse the first kill by not counting its attempt; False for a later one."""
+        """Excuse the first kill by not counting its attempt; False for a later kill."""
         is_first, item.was_killed = not item.was_killed, True
         item.num_attempts -= is_first
         return is_first
 
     def take(self, item: CountedKernel, answer: FromChild) -> bool:
-        """Keep the outcomes so far; return whether they are all."""
+        """Keep the outcomes so far; return whether all outcomes are there."""
         assert isinstance(answer, Counted), answer
         item.found.update(zip(item.asked, answer.outcomes, strict=False))
         return answer.is_last

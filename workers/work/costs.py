@@ -1,7 +1,7 @@
 """Count what one execution of an expression does: operations by kind, accesses by address space.
 
-Owns the rules, which ``docs/explanation/work.md`` states. Not counted: address arithmetic of
-subscripts and pointers, moves between private variables, logical operators, and conversions. A
+Owns the rules, which ``docs/explanation/work.md`` states. Address arithmetic of subscripts and
+pointers, moves between private variables, logical operators and conversions are not counted. A
 vector operation counts once for each lane.
 """
 
@@ -44,7 +44,7 @@ _LOGICAL = frozenset({20, 21})
 _STEPS = frozenset({1, 2, 3, 4})
 _ADDRESS_OF, _MINUS, _NOT = 5, 8, 9
 _WIDEST_ACCESS, _MOST_ELEMENTS = 16, 4
-"""The most bytes, and elements of a vector, that a work-item accesses with one PTX instruction."""
+"""Maximum bytes, and maximum vector elements, that one PTX instruction of a work-item accesses."""
 _CAST, _LITERALS = 117, frozenset({106, 107, 108, 109, 110})
 _SPACES = {Space.GLOBAL: "global", Space.LOCAL: "local", Space.CONSTANT: "constant"}
 _FLOATS = {"float": "fp32_ops", "double": "fp64_ops", "half": "fp16_ops"}
@@ -53,9 +53,10 @@ _LANES_OF_SUM = {"dot": (2, -1), "length": (2, -1), "fast_length": (2, -1)}
 
 
 class Use(NamedTuple):
-    """What an access does: ``load``, ``store``, ``load_store`` or ``atomic``; the requests of a lane.
+    """One kind of access.
 
-    ``requests``: what a GPU makes of one execution by one work-item.
+    ``name``: ``load``, ``store``, ``load_store`` or ``atomic``. ``requests``: number of requests
+    that a GPU makes for one execution by one work-item.
     """
 
     name: str
@@ -66,8 +67,8 @@ class Costs:
     """Adds what expressions do to the tallies of blocks.
 
     Args:
-        rewriter: the file's.
-        descend: walks an operand that runs with a block, and calls ``add`` for most of them.
+        rewriter: the rewriter of the file.
+        descend: walks an operand that runs with a block, and calls ``add`` for most operands.
     """
 
     def __init__(self, rewriter: Rewriter, descend: Callable[[Any, Block], None]) -> None:
@@ -75,7 +76,7 @@ class Costs:
         self._raw = rewriter.edits.raw
         self._descend = descend
         self.uses: dict[tuple[int, int], Use] = {}
-        """For each range of the text that is an access: what it does."""
+        """The use of each access, by the access's range in the text."""
 
     @staticmethod
     def operator(cursor: Any) -> int:
@@ -111,7 +112,7 @@ class Costs:
             self._descend(children[1], block)
             return
         if all(_is_literal(one) for one in children):
-            return  # the compiler computes it
+            return  # the compiler computes the result
         if which in _COMPARISONS:
             block.tally["int_ops"] += _lanes(self._type(children[0]))
         elif which not in _LOGICAL and which != _COMMA and not self._is_nothing(which, children[1]):
@@ -120,7 +121,7 @@ class Costs:
             self._descend(child, block)
 
     def _is_nothing(self, which: int, right: Any) -> bool:
-        """Whether it divides or multiplies by a literal 1, which every compiler removes."""
+        """Whether an operator only divides or multiplies by a literal 1, which compilers remove."""
         if which not in _SCALINGS or not _is_literal(right):
             return False
         start, end = text_range(right)
@@ -170,7 +171,7 @@ class Costs:
                 self._descend(child, block)
 
     def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
-        """Whether it is ``p->x`` with a pointer to vectors, for which libclang has no kind."""
+        """Whether this is ``p->x`` with a pointer to vectors, for which libclang has no kind."""
         if cursor._kind_id != UNEXPOSED or len(children) != 1:
             return False
         if self._type(children[0]).shape is not TypeClass.POINTER:
@@ -230,7 +231,7 @@ class Costs:
         elif name.startswith(groups.VECTOR_MEMORY_PREFIXES):
             self._vector_access(cursor, name, arguments, block)
         elif name.startswith(groups.COPY_PREFIX):
-            return  # its stand-in counts it, which knows the number of elements
+            return  # counted in its stand-in, which knows the number of elements
         elif name in groups.FUSED_CALLS:
             tally[_FLOATS.get(kind.scalar, "int_ops")] += 2 * lanes
         elif name.startswith(groups.CHEAP_MATH_PREFIXES) or name in groups.GROUP_OF_CALL:
@@ -269,8 +270,8 @@ class Costs:
         lanes = _lanes(vector)
         size = (pointee.size_bytes or 2) * lanes
         number = max(1, -(-size // _WIDEST_ACCESS))
-        # The address need not be aligned, so a GPU accesses each element alone. That of ``vloada``
-        # (half precision) is aligned.
+        # The address need not be aligned, so a GPU accesses each element alone. The address of a
+        # ``vloada`` (half precision) is aligned.
         is_aligned = name.startswith(groups.ALIGNED_VECTOR_MEMORY_PREFIXES)
         requests = max(number, -(-lanes // _MOST_ELEMENTS)) if is_aligned else lanes
         self.uses[text_range(cursor)] = Use(use, requests)

@@ -1,8 +1,9 @@
-"""Make the counted copy of a kernel: the same code, which counts a part of a virtual launch.
+"""Make the counted copy of a kernel: the same code, which also counts what a virtual launch does.
 
-A virtual launch only exists as numbers: its buffers are never allocated in full. Owns the kernel's
-header and the loop over work-items. ``blocks.py`` and ``costs.py`` find blocks and what they do.
-Accesses are rewritten as for the memory analysis, but with the hooks of ``hooks.cl`` here.
+The sizes of a virtual launch are only numbers: its buffers are never allocated in full. Owns the
+kernel's header and the loop over work-items. ``blocks.py`` and ``costs.py`` find the blocks and
+what they do. Accesses are rewritten as for the memory analysis, but with the hooks of this folder's
+``hooks.cl``.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from workers.work.blocks import Block, BlockWalk
 
 KERNEL_NAME = "lp_counted"
 SLACK_BYTES = 1024
-"""Bytes after the room of each pointer argument, so that a wide access at its end stays inside."""
+"""Bytes after each pointer argument's memory, so that a wide access at its end stays inside."""
 NUM_TURNS = 40
-"""Iterations of a loop in which a warp's accesses are examined; they span the first 2**19."""
+"""Number of examined iterations of a loop; they are spread over its first 2**19 iterations."""
 WATCHED_WARPS = 4
 """Warps examined in a work-group that runs as a whole."""
 MET_SETS, MET_WAYS = 32, 8
@@ -47,7 +48,7 @@ _IS_ATOMIC = 2**31
 _A_PART, _MOST_PARTS = 2**24, 127
 DESCRIBED_AT = 16
 DESCRIBED_WORDS = 10
-"""Words of a launch's description before those of its buffers, and words for each buffer."""
+"""Words of a launch's description before the words of its buffers, and words for each buffer."""
 _MOST_SEEN = 96
 _MOST_BLOCKS = 2000
 _IDS = groups.NDRANGE_CALLS | {"get_work_dim", "get_global_linear_id", "get_local_linear_id"}
@@ -58,7 +59,7 @@ _LEAVE = "goto lp_next;"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedBlock:
-    """A basic block: what one execution does, and whether it is one iteration of a loop."""
+    """A basic block: what one execution does, and whether an execution is a loop's iteration."""
 
     tally: Mapping[str, int]
     is_turn: bool
@@ -66,9 +67,10 @@ class CountedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSite:
-    """An access to global or constant memory: its block; load, store, load_store or atomic.
+    """An access to global or constant memory.
 
-    ``requests``: those of one work-item by one execution; a wide vector has several.
+    ``block``: number of its block. ``use``: ``load``, ``store``, ``load_store`` or ``atomic``.
+    ``requests``: number for one execution by one work-item; a wide vector has several.
     """
 
     block: int
@@ -81,10 +83,10 @@ class CountedCopy:
     """A kernel that counts.
 
     ``source``: text with one kernel, ``lp_counted``. ``is_grouped``: work-items meet at barriers,
-    so that a work-group runs as a whole; otherwise any work-items run one after another.
-    ``by_groups``: a work-item's code depends on its position in the group, so that the sample
-    consists of whole groups, not warps. ``sites``: for each access whether sectors are recorded;
-    None in private or local memory. ``positions``: its pointer arguments.
+    so a work-group runs as a whole; otherwise any work-items run one after another. ``by_groups``:
+    a work-item's code depends on its position in the group, so the sample consists of whole groups,
+    not warps. ``sites``: the accesses whose sectors are recorded; None for an access to private or
+    local memory. ``positions``: the positions of the kernel's pointer arguments.
     """
 
     source: str
@@ -157,7 +159,7 @@ class _Calls(CallRewriter):
 
 
 class _Sites(Rewriter):
-    """Records where in the text each numbered access is."""
+    """Records the place in the text of each numbered access."""
 
     def __init__(self, copy: SourceCopy) -> None:
         super().__init__(edits=copy.edits, sites=copy.sites, types=copy.types, line_of=line_of)
@@ -241,7 +243,7 @@ class _Maker:
         return with_hooks(copy, head, hooks)
 
     def _kernel_header(self, kernel: Any, *, is_grouped: bool) -> tuple[int, ...]:
-        """Rename kernel and parameters, add the virtual launch's, and begin the work-item loop."""
+        """Rename kernel and parameters, add those of the virtual launch, begin the item loop."""
         edits = self._copy.edits
         positions: list[int] = []
         opened = [

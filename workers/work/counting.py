@@ -1,7 +1,7 @@
 """Count the work of a kernel's launch configs, in this process.
 
-Owns how a kernel runs: its work-items one after another if that changes no count, else a work-group
-at a time. ``child.py`` runs it in a child process that can be killed.
+Owns how a kernel runs: its work-items run one after another if that changes no count, otherwise one
+work-group at a time. ``child.py`` calls this module in a child process that can be killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workers.work.units import Grid, grid_of
 
 _NUM_COMPARED = 2
 _MOST_COMPARED = 2**20
-"""Executions of blocks in one compared unit; with barriers that many take about 0.1 s."""
+"""Maximum executions of blocks in a compared unit; with barriers, so many take about 0.1 s."""
 
 
 def count_kernel(
@@ -40,15 +40,16 @@ def count_kernel(
     """Yield the work of each config, in order and as soon as it is known.
 
     Work-items that meet at barriers run one after another, too, if two of the configs show that
-    this changes no count. It is dozens of times faster, and any 32 work-items are then a sample.
+    this changes no count. Such a run is dozens of times faster, and any 32 work-items can then be
+    part of a sample.
 
     Args:
         kernel: a kernel with a signature.
         configs: launch configs of the kernel.
         device: a CPU device.
-        without_barriers: run work-items one after another without this check. For a kernel of which
-            not all work-items reach a barrier; the barrier would end the process.
-        everything: run all work-items, however many there are.
+        without_barriers: run work-items one after another without this check. Use it for a kernel
+            of which not all work-items reach a barrier, as the barrier would end the process.
+        everything: run all work-items, whatever their number.
         cost: limit for all configs together, in blocks, operations and accesses.
 
     Raises:
@@ -72,7 +73,7 @@ def count_kernel(
 
 
 class _Running:
-    """A kernel ready to be counted. ``is_unsure``: its counts may differ without barriers."""
+    """A kernel ready to be counted; ``is_unsure``: without barriers the counts may be different."""
 
     def __init__(
         self, loaded: VirtualKernel, copy: CountedCopy, cost: float, *, is_unsure: bool
@@ -141,9 +142,10 @@ def _running(
 def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig]) -> bool | None:
     """Whether work-items run the same blocks if they do not wait for each other.
 
-    Compares the first and last groups of some configs. None if a comparison would cost too much, or
-    if some work-items skip a barrier that others reach: what happens there is undefined (PoCL runs
-    work-items that have returned, in some builds and not in others), so it decides nothing.
+    Compares the first and last groups of some configs. The result is None if a comparison would
+    cost too much, or if some work-items skip a barrier that others reach. The effect of such a
+    barrier is undefined (PoCL runs work-items that have returned, in some builds and not in
+    others), so the comparison shows nothing.
     """
     small = sorted(configs, key=lambda one: math.prod(one.global_size))
     chosen: dict[tuple[int, ...], LaunchConfig] = {}
@@ -176,10 +178,10 @@ def _skips_barriers(
     """Return whether not all work-items of a group come to its barriers.
 
     Args:
-        copy: either copy; both have the same blocks.
-        apart: how often each work-item runs each block, one after another.
-        together: the same where they wait for each other. A barrier in a loop whose turns depend on
-            other work-items can look skipped in ``apart`` only: there those that reach it differ.
+        copy: one of the two copies, which have the same blocks.
+        apart: how often each work-item runs each block, if they run one after another.
+        together: how often, if they wait for each other. ``apart`` alone does not suffice: a
+            barrier in a loop whose turns depend on other work-items can look skipped there.
     """
     barriers = np.array([block.tally.get("barriers", 0) for block in copy.blocks])
     alone, met = apart @ barriers, together @ barriers

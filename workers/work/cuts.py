@@ -1,8 +1,8 @@
 """Divide a launch into parts whose work-items do different things, and choose samples of each.
 
 A guard such as ``if (x < width && y < height)`` cuts the NDRange along its axes. The search finds
-one cut for each axis, by bisection along the line through the first unit. Owns the search and the
-shares of the parts; the caller runs the units.
+one cut for each axis by bisection, along the line through the first unit. Owns this search and the
+choice of samples from the parts; the caller runs the units.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from workers.work.units import Box, Grid, Place
 
 _FEWEST_LAYERS = 3
 KeyOf = Callable[[Place], Hashable | None]
-"""What a unit did, as a value to compare; None if no more units may run."""
+"""Returns what the unit at a place did, as a value to compare; None if no more units may run."""
 
 
 def find_cuts(grid: Grid, key_of: KeyOf) -> tuple[int, ...]:
-    """Return for each axis the coordinate from which units act like the last one; 0 if all do.
+    """Return for each axis the coordinate from which all units act like the last; 0 if all do.
 
     >>> from workers.work.units import grid_of
     >>> find_cuts(grid_of((1000,), 32, by_groups=True), lambda place: place[0] < 137)
@@ -54,9 +54,10 @@ def _cut(grid: Grid, axis: int, key_of: KeyOf) -> int:
 
 
 def find_layers(grid: Grid, cuts: tuple[int, ...], key_of: KeyOf) -> tuple[tuple[int, ...], ...]:
-    """Return for each axis where a first layer ends or a last one begins, if unlike the middle.
+    """Return, for each axis, where the first layer ends and the last begins if they are different.
 
-    Stencils have such layers. The search covers the part of the grid before the cuts.
+    The units of such a layer do something else than those in the middle, as in a stencil. The
+    search covers the part of the grid before the cuts.
 
     >>> from workers.work.units import grid_of
     >>> find_layers(grid_of((100,), 32, by_groups=True), (0,), lambda place: place[0] > 0)
@@ -82,8 +83,8 @@ def boxes(
 ) -> tuple[Box, ...]:
     """Return the parts into which cuts and layers divide a grid.
 
-    The unit before each cut is a part of its own, because a guard may end inside a unit. This and
-    the layers are left out if there would be more than ``most`` parts.
+    The unit before each cut is a part of its own, because a guard may end inside a unit. These
+    parts and the layers are left out if there would be more than ``most`` parts.
     """
     before = [(cut - 1,) for cut in cuts]
     of_cuts = [(cut,) for cut in cuts]
@@ -108,7 +109,7 @@ def _spans(side: int, marks: set[int]) -> list[tuple[int, int]]:
 
 
 def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Place]:
-    """Return up to ``most`` places; any beginning has the parts in proportion to their shares.
+    """Return up to ``most`` places; the first n, for any n, have the parts in their shares.
 
     >>> from workers.work.units import grid_of
     >>> parts = boxes(grid_of((100,), 32, by_groups=True), (3,))
@@ -129,7 +130,7 @@ def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Pl
 
 
 def _distinct(part: Box) -> Iterator[Place]:
-    """Yield every place of a part once, the first ones evenly spread."""
+    """Yield every place of a part once; the first places are evenly spread."""
     known: dict[Place, None] = {}
     for tries, place in enumerate(part.samples()):
         if place not in known:

@@ -23,7 +23,7 @@ from workers.work.counted_copy import (
 from workers.work.units import Unit
 
 STORE_BYTES = 2**18
-"""Bytes stored of a buffer, a power of two; blocks beyond are folded back into this range."""
+"""Number of bytes that are stored for a buffer, a power of two; later blocks are folded back."""
 BLOCK_BYTES = 32
 _MOST_LOCAL_BYTES = 2**16
 _LEAF_WORDS = 8
@@ -54,7 +54,7 @@ def described(
     arguments: Sequence[Argument],
     copy: CountedCopy,
 ) -> npt.NDArray[np.uint64]:
-    """Return the words of a virtual launch without its units; word 15 says where these begin."""
+    """Return the words of a virtual launch without its units; word 15 is where the units begin."""
     dims = len(config.global_size)
     ones = (1,) * (3 - dims)
     groups = tuple(n // side for n, side in zip(config.global_size, config.local_size, strict=True))

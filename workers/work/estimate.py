@@ -27,12 +27,12 @@ _OF_WORK = (
     "fp32_ops", "fp64_ops", "fp16_ops", "int_ops", "special_ops", "global_loads", "global_stores",
     "constant_loads", "local_loads", "local_stores", "global_atomics", "local_atomics",
 )  # fmt: skip
-"""Names whose sum is the work of a work-item, when work-items are compared."""
+"""Names of the counts whose sum is the work of a work-item when work-items are compared."""
 
 
 _ATOMIC_BYTES = 4
 _SHARED = 4
-"""An address that so many units of a sample meet counts as shared by the whole launch."""
+"""An address that this number of a sample's units meet counts as shared by the whole launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class UnitCounts:
     """The counts of one unit.
 
     ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
-    (warps, sites, turns), the number of sectors and lines that a warp touches, for atomic
-    operations the number of addresses; of a work-group only the watched warps. ``met``: shape
+    (warps, sites, turns), the number of sectors and lines that a warp touches (for atomic
+    operations, the number of addresses); for a work-group, only the watched warps. ``met``: shape
     (m, 2), an address and the number of the unit's atomic operations on it; 0 for an empty row.
     """
 
@@ -54,9 +54,9 @@ class UnitCounts:
 class Sample:
     """The units of a launch that ran.
 
-    ``places``: the units' coordinates. ``weights``: how many units each one represents. ``strata``:
-    number of the part of the launch from which each was drawn. ``is_exact``: all units ran.
-    ``group_bytes``: as in ``Work``.
+    ``places``: the units' coordinates. ``weights``: how many units each unit represents.
+    ``strata``: number of the part of the launch from which each unit was drawn. ``is_exact``:
+    whether all units ran. ``group_bytes``: as in ``Work``.
     """
 
     counts: tuple[UnitCounts, ...]
@@ -71,8 +71,8 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
     """Return the estimated work of a whole launch.
 
     Args:
-        copy: the instrumented kernel, which counted.
-        sample: the units (warps or work-groups, ``units.py``) of the launch that ran.
+        copy: the counted copy that ran.
+        sample: the units of the launch that ran (warps or work-groups, see ``units.py``).
         without_barriers: whether the copy ran without its barriers; only recorded in the result.
     """
     rows = np.concatenate([one.rows for one in sample.counts]).astype(np.float64)
@@ -115,7 +115,7 @@ def block_costs(copy: CountedCopy) -> _Floats:
 
 
 def block_bytes(copy: CountedCopy) -> _Floats:
-    """Return the bytes of global memory that one execution of each block accesses; 4 an atomic."""
+    """Return the bytes of global memory that each block accesses per run; an atomic counts 4."""
     tallies = _tallies(copy)
     return (
         tallies["global_load_bytes"]
@@ -152,10 +152,10 @@ def _requests(
     """Return requests, sectors, lines and atomic addresses of accesses to global memory.
 
     A warp makes as many requests at a site as its busiest lane. The sectors of a request are
-    counted in some iterations only, and of a wide access for its first request only.
+    counted only in some iterations, and for a wide access only in its first request.
 
     Args:
-        copy: has the sites.
+        copy: the counted copy, which has the sites.
         sample: the units that ran.
         busiest: for each block, executions by the busiest lane, summed over the launch's warps.
         weights: the weights of the units.
@@ -186,8 +186,9 @@ def _requests(
                 found[f"global_{use}_requests"] += requests
                 for what in names[use]:
                     found[f"global_{use}_{what}"] += requests * float(parts[what][number])
-    # Accesses beyond those that are examined are assumed to be like them: like those of the same
-    # use, or like all loads and stores if none has the use (an atomic request: one address).
+    # Accesses that are not examined are assumed to be like the examined ones of the same use. If
+    # there are none of this use, they are assumed to be like all loads and stores; an atomic
+    # request is assumed to have one address.
     a_request = _blocks_a_request(found)
     for use, requests in unseen.items():
         seen_requests = found[f"global_{use}_requests"]
@@ -201,7 +202,7 @@ def _requests(
 
 
 def _blocks_a_request(found: Mapping[str, float]) -> dict[str, float]:
-    """Return how many sectors and lines a load or store touches on average; 1 if there is none."""
+    """Return how many sectors and lines a load or store touches on average; 1 without any."""
     uses = ("load", "store")
     requests = sum(found[f"global_{use}_requests"] for use in uses)
     return {
@@ -215,10 +216,10 @@ def _ratio(amount: _Floats, of: _Floats) -> _Floats:
 
 
 def _atomic_peak(sample: Sample) -> float:
-    """Return the number of atomic operations on the address of global memory that has most.
+    """Return the largest number of atomic operations on one address of global memory.
 
-    An address that several units of the sample meet is assumed to be met by all units. One that
-    fewer meet, as by chance when addresses are scattered, counts as observed.
+    An address that ``_SHARED`` units of the sample meet is assumed to be met by all units. An
+    address that fewer units meet, as by chance among scattered addresses, counts as observed.
     """
     weights = np.repeat(sample.weights, [len(one.met) for one in sample.counts])
     met = np.concatenate([one.met for one in sample.counts])
@@ -247,7 +248,10 @@ def _spread(values: _Floats, weights: _Floats) -> float:
 
 
 def _relative_error(of_items: _Floats, lanes: npt.NDArray[np.int64], sample: Sample) -> float:
-    """Return the relative standard error of random samples of each part; ours are no worse."""
+    """Return the relative standard error as if each part were sampled at random.
+
+    Our samples are evenly spread, and their error is no larger.
+    """
     starts = np.concatenate(([0], np.cumsum(lanes)[:-1]))
     of_units = np.add.reduceat(of_items, starts)
     total = float(sample.weights @ of_units)

@@ -1,7 +1,7 @@
 // The part that all counted kernels share: ids of the virtual launch, counters, and memory.
 //
 // Pointers are tags (workers/analysis/copy/tags.cl). A buffer is a direct-mapped store of 32-byte
-// blocks. A block's contents depend on its offset in the real buffer: folding does not change them.
+// blocks. A block's contents depend on its offset in the real buffer, so folding keeps them.
 #pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
 #if LP_DOUBLES
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
@@ -253,8 +253,8 @@ void lp_fill(lp_ctx *c, uint k, ulong at, __global uchar *p)
 
 // -- accesses -------------------------------------------------------------------------------------
 
-// Returns the slot of a sampled loop iteration, else LP_TURNS. Sampled are the first eight
-// iterations, then two in each power of two.
+// Returns the slot of a sampled loop iteration, LP_TURNS for any other. The samples are the first
+// eight iterations, then two iterations in each power of two.
 uint lp_sampled(uint turn)
 {
     if (turn < 8)
@@ -266,8 +266,8 @@ uint lp_sampled(uint turn)
 }
 
 // Records the sectors (32 bytes) and lines (128 bytes) that a warp's work-items touch together, or
-// the addresses of their atomic operations. Of a wide access only the first request: the others have
-// as many (estimate.py).
+// the addresses of their atomic operations. Of a wide access, only the first request is recorded,
+// because each other request has as many sectors (estimate.py).
 __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ulong bytes)
 {
     if (site >= LP_SEEN || !c->set)
@@ -282,7 +282,7 @@ __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ul
         return;
     volatile __global uint *count = c->seen + ((c->number * LP_SEEN + site) * LP_TURNS + slot);
     volatile __global uint *set = c->set + (site * LP_TURNS + slot) * 64;
-    // A loop over `number`, not up to a last sector: below a buffer's start `first` is huge.
+    // The loop counts `number`, not up to a last sector: below a buffer's start `first` is huge.
     uint first = (uint)(at >> 5), number = (uint)((at + bytes - 1) >> 5) - first;
     if (turn_of & LP_IS_ATOMIC) { // addresses instead of sectors
         first = (uint)(at >> 2);

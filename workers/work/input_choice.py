@@ -1,8 +1,8 @@
-"""Choose inputs for which most work-items of a kernel work: values of scalars and contents.
+"""Choose inputs for which most work-items of a kernel are active: scalars and buffer contents.
 
-Owns the candidates, their order and the choice. Each candidate runs in a virtual launch. A chosen
-one must also stay within the buffers that plans give it. Runs in this process, which a kernel may
-end. ``workers/plan/strategies/varied.py`` plans with the choice.
+Owns the candidates, their order and the choice. Each candidate runs in a virtual launch. With a
+chosen candidate, the kernel must also stay within its planned buffers. Runs in this process, which
+a kernel may end. ``workers/plan/strategies/varied.py`` plans with the choice.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from workers.work.counting import count_kernel
 from workers.work.opencl_virtual import OpenclVirtualDevice
 
 MOST_TRIED = 16
-"""Candidates tried for a kernel; one takes milliseconds once the copy is built."""
+"""Maximum candidates tried for a kernel. A trial takes milliseconds once the copy is built."""
 ENOUGH_SHARE = 0.4
 """Share of active work-items that is good enough: no further candidate is tried."""
 CHOICE_COST = 2**27
 """Blocks, operations and accesses of all candidates together: a quarter of ``KERNEL_COST``."""
 _MUCH_MORE = 2
-"""Factor by which a candidate's active work-items must exceed those with the usual inputs. If none
-are active with these, any active one is better."""
+"""Factor by which a candidate must have more active work-items than the usual inputs. If none is
+active with the usual inputs, any active work-item is better."""
 _MOST_CHECKED = 3
 """Best candidates that are checked for staying within their buffers."""
 _MOST_ALONE = 6
-"""Scalars that are changed one at a time; further ones change only together."""
+"""Number of scalars that are changed one at a time; all further scalars change only together."""
 _FLAGS = Contents(rule=ContentsRule.FLAGS, limit=2)
 _STATES = Contents(rule=ContentsRule.FLAGS, limit=4)
 _TRIED_SIZE: dict[int, Shape] = {1: (65_536,), 2: (512, 256), 3: (64, 64, 32)}
@@ -71,14 +71,14 @@ def choose_inputs(
 ) -> InputChoice:
     """Return the inputs for which most work-items of a kernel are active.
 
-    These are the usual inputs if enough work-items are active with them, if nothing can be changed
-    or counted, or if no candidate helps. ``reason`` says why, unless enough are active. A pure
-    function of kernel and analysis.
+    The usual inputs are chosen if enough work-items are active with them, if nothing can be changed
+    or counted, or if no candidate helps. Then ``reason`` says why, unless enough work-items are
+    active. A pure function of kernel and analysis.
 
     Args:
         kernel: a kernel with a signature.
         analysis: the kernel's analysis.
-        prober: a CPU device's; shows whether the chosen inputs stay within their buffers.
+        prober: the prober of a CPU device, which shows whether accesses stay within buffers.
         device: the same device, for virtual launches.
         without_barriers: whether the analysis left the barriers out.
 

@@ -1,7 +1,7 @@
 """Run one virtual launch: choose units, run them, and collect their counts.
 
-Owns how many units of a launch run. What the first units execute decides this, not time, so that
-every machine gets the same numbers.
+Owns how many units of a launch run. What the first units execute decides this number, not time, so
+that every machine gets the same numbers.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MOST_GROUPS = 16
 MOST_ITEMS = 4096
 """Work-items of a sample: as many as sixteen work-groups of 256 have."""
 _FEWEST_GROUPS = 4
-"""Work-groups kept for the sample; the search for cuts may use the others."""
+"""Work-groups that are kept for the sample; the search for cuts may use all others."""
 _LEAST_SPREAD = 0.1
 _FEW_EACH = 4
 """Units of each part that run before the spread of their costs is known."""
 _MOST_TURNS = 2**23
-"""Loop iterations of one run; a launch whose first unit makes more is not counted."""
+"""Maximum loop iterations of one run. A launch whose first unit makes more is not counted."""
 _MOST_ROWS = 2**22
-"""Counters (work-items x blocks) of one run, which bound its memory."""
+"""Maximum counters (work-items x blocks) of one run, which limits its memory."""
 _LAUNCH_COST = 2**23
 """Blocks, operations and accesses of a sample beyond its first unit: some milliseconds."""
 _HEAVY_COST = 2**20
-"""Cost of a unit; for a launch with heavier units the search for cuts is skipped."""
+"""Cost of a unit above which the search for cuts is skipped."""
 KERNEL_COST = 2**29
 """Cost of all launches of a kernel: about a second."""
 _OF_GROUP = 8
-"""Factor on the cost of work-groups: their copy is not optimised, and work-items wait."""
+"""Factor on the cost of work-groups, because their copy is not optimised and work-items wait."""
 _OF_TURN = 4
 _CUT_OFF, _LOST = 1, 4
 """Bits of a run's flags."""
@@ -64,9 +64,8 @@ class VirtualLaunch:
         loaded: the kernel, prepared with the config's arguments.
         copy: the counted copy that ``loaded`` was built from.
         config: the launch config.
-        grid: its units.
-        budget: the kernel's.
-        budget: of the kernel.
+        grid: the units of this config.
+        budget: the kernel's remaining cost.
     """
 
     def __init__(
@@ -88,13 +87,13 @@ class VirtualLaunch:
         self._whole = boxes(grid, (0,) * len(grid.sides))
 
     def everything(self) -> Sample:
-        """Run all units, then all work-groups to see what they touch. Raises UncountedError."""
+        """Run all units, then watch what all work-groups touch; raises UncountedError."""
         sample = self._sample(self._run_all(list(self._grid.places())), self._whole)
         touched, _ = self._watched(range(self._grid.num_groups))
         return replace(sample, group_bytes=float(sum(touched)))
 
     def sample(self) -> Sample:
-        """Run a fair sample of units, then some work-groups watched. Raises UncountedError."""
+        """Run a fair sample of units, then watch some work-groups; raises UncountedError."""
         sample = self._fair_sample()
         return replace(sample, group_bytes=self._group_bytes(sample))
 
@@ -111,7 +110,7 @@ class VirtualLaunch:
         return self._sample(self._of_parts(parts, most), parts)
 
     def rows(self, places: Sequence[Place]) -> npt.NDArray[np.uint32]:
-        """Return how often each work-item of units runs each block. Raises UncountedError."""
+        """Return how often each work-item of these units runs each block; raises UncountedError."""
         self._run_all(places)
         return np.concatenate([self._runs[place].rows for place in places])
 
@@ -121,7 +120,7 @@ class VirtualLaunch:
         for_search = most - _FEWEST_GROUPS if by_groups else most // 2
         ends = [tuple(0 for _ in grid.sides), tuple(side - 1 for side in grid.sides)]
         some = self._run_some(list(dict.fromkeys((*ends, *sampled(self._whole, 2, (1,))))))
-        # If data make all work-items differ, only which blocks they run is compared.
+        # If data make all work-items differ, the comparison only looks at which blocks they run.
         is_regular = len({self._busiest(place).tobytes() for place in some}) <= 1 + len(some) // 2
 
         def key_of(place: Place) -> bytes | None:
@@ -136,7 +135,7 @@ class VirtualLaunch:
         return boxes(grid, cuts, layers, most=most // 4)
 
     def _of_parts(self, parts: Sequence[Box], most: int) -> list[Place]:
-        """Run units of all parts: more of a part that is large or whose units differ."""
+        """Run units of all parts, more units of a part that is large or whose units differ."""
         most = max(len(parts), most - len(self._runs))
         few = min(most, max(len(parts), min(most // 2, _FEW_EACH * len(parts))))
         places = self._run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
@@ -148,13 +147,13 @@ class VirtualLaunch:
         return [*places, *self._run_some(fresh[: most - len(places)])]
 
     def _spread(self, places: Sequence[Place]) -> float:
-        """Return the spread of units' costs, with a minimum: a few equal costs prove little."""
+        """Return the spread of units' costs, which has a minimum: few equal costs prove little."""
         costs = [self._costs[place] for place in places]
         mean = sum(costs) / len(costs)
         return (float(np.std(costs)) if len(costs) > 1 else mean) + _LEAST_SPREAD * mean
 
     def _run_some(self, places: Sequence[Place], *, at_least: int = 0) -> list[Place]:
-        """Run units in order as far as the budget allows, but at least ``at_least``; return them.
+        """Run units in order while the budget lasts, but at least ``at_least``; return those run.
 
         Units that have run before cost nothing.
         """
@@ -205,7 +204,7 @@ class VirtualLaunch:
         self._budget.left -= float(costs.sum())
 
     def _checked(self, units: Sequence[Unit], *, is_watched: bool = False) -> RawCounts:
-        """Run units. Raises UncountedError."""
+        """Run units; raises UncountedError."""
         run = self._loaded.run(self._config, units, most_turns=_MOST_TURNS, is_watched=is_watched)
         if run.flags & (_LOST | _CUT_OFF) and not is_watched:
             self._budget.left -= _OF_TURN * run.turns

@@ -1,7 +1,7 @@
 """Run virtual launches on an OpenCL CPU device: a counted kernel runs a sample of the launch.
 
-Owns buffers and queue. Runs in a child process that can be killed: a compiler can hang, and on PoCL
-a barrier that not all work-items reach ends the process.
+Owns buffers and queue. Runs in a child process that can be killed, because a compiler can hang, and
+on PoCL a barrier that not all work-items reach ends the process.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class RawCounts:
     """The counts of some units of one launch.
 
     ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
-    (warps, sites, turns), sectors in the low and lines in the high 16 bits, for atomic operations
-    addresses in the low ones; one warp for each unit, or the watched warps of each group. ``met``:
-    shape (units, m, 2), an address in global memory and the number of atomic operations on it, 0
-    for an empty row; m is 0 without such operations. ``flags``: 1, loops were cut off; 2, an array
-    of fixed size was indexed beyond its end; 4, an access through a pointer that points to
-    neither an argument nor a variable. ``touched``: in a watched run, the bytes of global memory
-    that each work-group touches, in the order of ``watched_groups``.
+    (warps, sites, turns): the low 16 bits are sectors (for atomic operations, addresses), the high
+    16 bits lines; one warp for each unit, or the watched warps of each group. ``met``: shape
+    (units, m, 2), an address in global memory and the number of atomic operations on it, 0 for an
+    empty row; m is 0 without such operations. ``flags``: 1 if loops were cut off; 2 if an array of
+    fixed size was indexed beyond its end; 4 if an access used a pointer that points to neither an
+    argument nor a variable. ``touched``: in a watched run, the bytes of global memory that each
+    work-group touches, in the order of ``watched_groups``.
     """
 
     rows: npt.NDArray[np.uint32]
@@ -71,13 +71,13 @@ class RawCounts:
 
 
 class OpenclVirtualDevice:
-    """A context on the device ``ref``. Raises LookupError if it cannot be opened."""
+    """A context on the device ``ref``; raises LookupError if the device cannot be opened."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self._cl_device, self._context, self._queue = opened_queue(ref)
 
     def load(self, kernel: Kernel, copy: CountedCopy) -> VirtualKernel:
-        """Build a counted copy and return it with its buffers. Raises DeviceFailure."""
+        """Build a counted copy and return it with its buffers; raises DeviceFailure."""
         assert kernel.signature is not None, "only kernels with a signature are counted"
         arguments = kernel.signature.arguments
         words = [word for word in kernel.build_options.split() if word.startswith("-cl-std=")]
@@ -141,7 +141,7 @@ class VirtualKernel:
         return self._max_lanes
 
     def prepare(self, config: LaunchConfig) -> None:
-        """Set the scalars and local arguments of ``config``. Raises DeviceFailure."""
+        """Set the scalars and local arguments of ``config``; raises DeviceFailure."""
         self._words = described(config, self._arguments, self._copy)
         given = {one.position: one for one in config.args}
         with cl_errors(Stage.PROBE, waiting=True):
@@ -165,7 +165,10 @@ class VirtualKernel:
         """Run units of the prepared ``config``; cut loops off after ``most_turns`` iterations.
 
         A watched run records the bytes that work-groups touch instead of ``seen`` and ``met``; the
-        units of a group must be adjacent. Raises DeviceFailure.
+        units of a group must be adjacent.
+
+        Raises:
+            DeviceFailure: The launch failed.
         """
         with cl_errors(Stage.PROBE, waiting=True):
             return self._run(config, units, most_turns, is_watched=is_watched)
@@ -217,7 +220,7 @@ class VirtualKernel:
         if notes_touched:
             self._clear(self._touched, 16 * (1 + TOUCHED_TABLE))
         out = np.zeros(_OUT_WORDS, np.uint64)
-        self._written.clear()  # copies of the last run, which has ended
+        self._written.clear()  # host copies for the last run, which has ended
         described_at = self._filled("in", words)
         rows_at, seen_at = self._sized_for("rows", rows.nbytes), self._zeroed("seen", seen)
         out_at = self._filled("out", out)
@@ -239,7 +242,7 @@ class VirtualKernel:
         else:
             kernel.set_arg(unit_at, np.uint32(0))
             cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
-        # The queue is in order: waiting for the last copy waits for all.
+        # The queue is in order, so all copies have ended when the last one has.
         read = [
             cl.enqueue_copy(queue, data, buffer, is_blocking=False)
             for data, buffer in ((rows, rows_at), (seen, seen_at), (met, met_at), (out, out_at))

@@ -15,10 +15,10 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 MOST_GROUPS = 2
-"""Groups watched in one launch. Groups are much alike: on kernels/ two groups gave the mean within
-5 %, for csr_vector 10 %."""
+"""Groups watched in one launch. Groups are much alike: for the kernels in ``kernels/``, two groups
+gave the mean within 5 % (``csr_vector``: 10 %)."""
 _SHARE, _ALONE = 1 / 12, 1 / 2
-"""Shares of the sample's cost that all watched groups may cost, and that a single one may cost."""
+"""Shares of the sample's cost that all watched groups together, and a single group, may cost."""
 _LEAST_COST = 2.0**18
 """Cost that is always allowed: a tenth of a millisecond."""
 
@@ -59,10 +59,10 @@ def _hashes(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
 
 
 def drawn(amounts: Sequence[float], number: int) -> list[int]:
-    """Draw ``number`` indices into ``amounts`` by systematic sampling, deterministic and ascending.
+    """Draw ``number`` indices into ``amounts`` by systematic sampling, and return them ascending.
 
-    Each index is drawn in proportion to its amount, so a large amount is drawn several times.
-    The result is empty if the amounts add up to 0.
+    The draw is deterministic. Each index is drawn in proportion to its amount, so the index of a
+    large amount is drawn several times. The result is empty if the amounts add up to 0.
 
     >>> drawn([0, 1, 8, 1], 4)
     [2, 2, 2, 2]
@@ -77,7 +77,7 @@ def drawn(amounts: Sequence[float], number: int) -> list[int]:
 
 
 def affordable(spent: float, cost: float) -> int:
-    """Return how many groups of cost ``cost`` can be watched cheaply, compared with ``spent``."""
+    """Return how many groups of cost ``cost`` may be watched after a sample that cost ``spent``."""
     if cost <= 0:
         return MOST_GROUPS
     many = int(max(_LEAST_COST, _SHARE * spent) / cost)
@@ -87,7 +87,7 @@ def affordable(spent: float, cost: float) -> int:
 
 
 def of_launch(total: float, touched: Sequence[float], accessed: Sequence[float]) -> float | None:
-    """Return the sum of all groups' different bytes.
+    """Return the sum, over all groups of a launch, of the different bytes that a group touches.
 
     Args:
         total: bytes that the launch accesses.
@@ -95,7 +95,7 @@ def of_launch(total: float, touched: Sequence[float], accessed: Sequence[float])
         accessed: bytes that each drawn group accesses.
 
     Returns:
-        None if no drawn group accesses anything although the launch does.
+        The sum; None if no drawn group accesses anything although the launch does.
 
     >>> of_launch(1000.0, [10, 5], [20, 20])
     375.0

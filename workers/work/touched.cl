@@ -2,11 +2,12 @@
 //
 // -- the bytes of a group: sectors, with a bit for each of their bytes ----------------------------
 //
-// c->touched: number of entries in the log; mask of left-out hashes; a direct-mapped table of
-// LP_TOUCHED_TABLE sectors; and a log of LP_TOUCHED_LOG sectors that others displaced from it. An
-// entry is a key (group, buffer, sector) and bits; the log may hold a key several times. When the
-// log is full, only sectors stay whose hash has one more 0 at its end; each then counts for twice
-// as many. reuse.py merges the entries. One short function, because it compiles twice as fast.
+// c->touched has: the number of entries in the log; a mask of the hash bits that must be 0; a
+// direct-mapped table of LP_TOUCHED_TABLE sectors; and a log of LP_TOUCHED_LOG sectors that other
+// sectors displaced from the table. An entry is a key (group, buffer, sector) and a bit for each
+// byte; the log may hold a key several times. When the log is full, it keeps only the sectors whose
+// hash has one more 0 at its end, and each of these counts for twice as many. reuse.py merges the
+// entries. This is one short function, because that compiles twice as fast.
 #define LP_TOUCHED_AT(n) (touched + 2 + 2 * (n))
 __attribute__((noinline)) void lp_mark(lp_ctx *c, uint k, ulong at, ulong bytes)
 {
@@ -50,9 +51,9 @@ __attribute__((noinline)) void lp_mark(lp_ctx *c, uint k, ulong at, ulong bytes)
 
 // -- atomic operations: how many a unit has on each address ---------------------------------------
 //
-// c->met: for each unit LP_MET_SETS sets of eight addresses with counts. An address that finds its
-// set full decrements all its counts (Misra and Gries). So frequent addresses stay, and a count is
-// too low by at most a ninth of the operations of its set.
+// c->met has, for each unit, LP_MET_SETS sets of eight addresses with counts. A new address that
+// finds its set full decrements all counts of the set (Misra and Gries). So frequent addresses
+// stay, and a count is too low by at most a ninth of the operations of its set.
 #if LP_ATOMICS
 #define LP_WAYS 8
 __attribute__((noinline)) void lp_meet(lp_ctx *c, uint k, ulong at)

@@ -1,7 +1,7 @@
 """Trace launches in killable children: ``trace_all``.
 
-Owns the limits of a trace: a kernel that hangs, faults or asks for too much ends its own child only,
-and the reason is returned for its launch.
+Owns the limits of a trace. A kernel that hangs, faults or takes too much memory ends only its own
+child, and the reason is returned for its launch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class _TracedLaunch:
-    """One launch, and what it accesses or why that is not known; None before."""
+    """One launch. ``outcome``: what it accesses or why that is not known; None at first."""
 
     kernel: Kernel
     config: LaunchConfig
@@ -50,9 +50,9 @@ def trace_all(
     Args:
         launches: kernels that can be launched, each with one of its launch configs.
         ref: a CPU OpenCL device.
-        num_children: at once.
-        timeout_s: for one launch.
-        cpu_s: of processor time, for one attempt at a launch.
+        num_children: maximum number of children at once.
+        timeout_s: limit for one launch, in seconds.
+        cpu_s: limit of processor time for one attempt at a launch, in seconds.
 
     Raises:
         StoreError: The scratch folder is full.
@@ -87,7 +87,7 @@ class _TraceWork:
 
     @property
     def timeout_s(self) -> float:
-        """A trace without its answer for this long is killed."""
+        """Seconds after which a trace without an answer is killed."""
         return self._timeout_s
 
     def job(self, item: _TracedLaunch) -> TraceJob:
@@ -101,7 +101,7 @@ class _TraceWork:
         )
 
     def excuses_kill(self, item: _TracedLaunch) -> bool:
-        """Take the attempt back, once."""
+        """Excuse the first kill by not counting its attempt; False for a later kill."""
         is_first, item.was_killed = not item.was_killed, True
         item.num_attempts -= is_first
         return is_first
@@ -113,11 +113,11 @@ class _TraceWork:
         return True
 
     def timed_out(self, item: _TracedLaunch, after_s: float) -> None:
-        """Say that it was killed."""
+        """Record that the child was killed because it hung."""
         item.outcome = _reason(FailureCode.HANG, f"the trace was killed after {after_s:g} s")
 
     def died(self, item: _TracedLaunch, how: str, report: str, seconds: float) -> bool:
-        """Try once more without barriers, or say how it ended."""
+        """Allow one more attempt, without barriers if there are any, or record the child's end."""
         del seconds
         if report:
             item.outcome = _reason(FailureCode.INTERNAL_ERROR, report)
@@ -127,14 +127,14 @@ class _TraceWork:
             item.outcome = _reason(FailureCode.HANG, detail)
             return False
         if item.num_attempts < _MAX_ATTEMPTS:
-            # A barrier that not all work-items reach ends a process on PoCL.
+            # On PoCL a barrier that not all work-items reach ends the process.
             item.without_barriers = has_barrier_call(item.kernel.source)
             return True
         item.outcome = _reason(FailureCode.DEVICE_FAULT, f"the trace ended its process: {how}")
         return False
 
     def forget(self, item: _TracedLaunch) -> None:
-        """Nothing is left behind."""
+        """Do nothing: a trace leaves nothing behind."""
 
 
 def _reason(code: FailureCode, detail: str) -> Failure:

@@ -1,12 +1,14 @@
 // Which work-items access which bytes: a histogram for each buffer and use, in two runs.
 //
-// c->touched: word 0 is how many work-items a column has, 0 in the first run, which finds the range of the accesses. Then
-// LP_TRACE_HEAD words for each buffer and use: lowest byte; the one behind the highest; accesses; accesses outside of the
-// buffer; the first byte of row 0; log2 of the bytes of a row; the buffer's bytes. Then LP_TRACE_COLUMNS columns of
-// LP_TRACE_ROWS counts for each buffer and use. The host (tracing.py) reads the first run and places the second.
+// c->touched begins with the number of work-items of a column, which is 0 in the first run; that
+// run finds the range of the accesses. Then LP_TRACE_HEAD words follow for each buffer and use:
+// lowest accessed byte; the byte behind the highest accessed one; number of accesses; number of
+// accesses outside of the buffer; first byte of row 0; log2 of the bytes of a row; bytes of the
+// buffer. Then LP_TRACE_COLUMNS columns of LP_TRACE_ROWS counts follow for each buffer and use. The
+// host (tracing.py) reads the words of the first run and sets the rows and columns of the second.
 #define LP_TRACE_SLOTS (LP_BUFFERS * LP_TRACE_USES)
 
-// By site: which uses its accesses are, one bit each.
+// The uses of each site, one bit for each use.
 __constant uint lp_uses_of[] = LP_USES_OF;
 
 __attribute__((noinline)) void lp_trace(lp_ctx *c, uint k, uint site, ulong at, ulong bytes)
@@ -18,7 +20,7 @@ __attribute__((noinline)) void lp_trace(lp_ctx *c, uint k, uint site, ulong at, 
             continue;
         ulong slot = k * LP_TRACE_USES + use;
         __global ulong *head = notes + 1 + slot * LP_TRACE_HEAD;
-        if (at >= head[6]) { // one below the start is the largest number there is
+        if (at >= head[6]) { // an offset below the start wraps to a huge number
             ++head[3];
             continue;
         }

@@ -1,8 +1,8 @@
 """Trace one launch in this process: which work-items access which bytes of its buffers.
 
-Owns which work-groups run, and the place of columns and rows. The work-items of a group run
-together if they meet at barriers, unless some of them return before. How a histogram is filled:
-``traced.cl``. In a child process that may be killed: ``trace_child.py``.
+Owns which work-groups run, and the bounds of columns and rows. The work-items of a group run
+together if they meet at barriers, unless some of them return earlier. ``traced.cl`` fills the
+histograms. ``trace_child.py`` calls this module in a child process that can be killed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
 from workers.work.units import Grid, grid_of
 
 COLUMNS, ROWS = 128, 64
-"""Of a histogram, at most."""
+"""Maximum columns and rows of a histogram."""
 MOST_ITEMS, MOST_GROUPS = 4096, COLUMNS
-"""Most work-items of a launch that run: as many as a count runs, and one or more a work-group."""
+"""Maximum work-items and work-groups of a launch that run. The work-items are as many as in a
+count."""
 _MOST_TURNS = 2**24
-"""Of all loops of one run: a second or two."""
+"""Maximum turns of all loops of one run, which take a second or two."""
 _HEAD_WORDS = 8
 _LOW, _HIGH, _ACCESSES, _OUTSIDE, _FIRST, _SHIFT, _LIMIT = range(7)
-"""Words of the head of a buffer and use (``traced.cl``)."""
+"""The words at the head of the record of one buffer and use (``traced.cl``)."""
 _CUT_OFF, _LOST = 1, 4
-"""Of a run's flags."""
+"""Bits of a run's flags."""
 _USES = tuple(AccessUse)
 _NOTHING = 2**64 - 1
 
@@ -53,13 +54,13 @@ def trace_accesses(
     """Return what work-items of a launch access, or why that cannot be seen.
 
     Args:
-        kernel: with its signature.
-        config: of the kernel.
-        device: a CPU.
+        kernel: the kernel with its signature.
+        config: a launch config of the kernel.
+        device: a CPU device.
         without_barriers: run work-items one after another although they meet at barriers.
 
     Raises:
-        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
+        DeviceFailure: The device's context was lost (sticky); its process can run nothing more.
     """
     try:
         copy = traced_copy(kernel, without_barriers=without_barriers)
@@ -82,14 +83,14 @@ def _early_leavers(
 ) -> AccessTrace | None:
     """Return a trace without barriers, if some work-items of a group do not reach its barriers.
 
-    What happens at such a barrier is undefined: a CPU may run work-items that have returned.
+    The effect of such a barrier is undefined: a CPU may run work-items that have returned.
 
     Returns:
-        None if all work-items reach each barrier, or if they cannot run one by one.
+        The trace; None if all work-items reach each barrier, or if they cannot run one by one.
 
     Raises:
-        UnresolvedError: As ``traced_copy``.
-        DeviceFailure: As ``trace_accesses``.
+        UnresolvedError: As in ``traced_copy``.
+        DeviceFailure: As in ``trace_accesses``.
     """
     copy = traced_copy(kernel, without_barriers=True)
     try:
@@ -102,7 +103,7 @@ def _early_leavers(
 def _traced(
     kernel: Kernel, config: LaunchConfig, copy: CountedCopy, device: OpenclVirtualDevice
 ) -> tuple[AccessTrace, bool]:
-    """Return a trace by a copy, and whether work-items of a group came to unequal barriers."""
+    """Return a copy's trace, and whether the work-items of a group reached different barriers."""
     loaded = device.load(kernel, copy)
     try:
         launch = _Launch(kernel, config, copy, loaded)
@@ -131,14 +132,14 @@ def traced_copy(kernel: Kernel, *, without_barriers: bool) -> CountedCopy:
 
 
 def _bits(site: CountedSite | None) -> int:
-    """Return the uses of a site, one bit each: ``load_store`` has two, an unknown site ``OTHER``."""
+    """Return the uses of a site as bits: ``load_store`` has two, an unknown site has ``OTHER``."""
     names = site.use.split("_") if site is not None else [AccessUse.OTHER.value]
     return sum(1 << _USES.index(AccessUse(name)) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Buffer:
-    """A pointer argument: where it stands, its bytes in this launch, and those of an element."""
+    """A pointer argument: its position, its bytes in this launch, and the bytes of an element."""
 
     position: int
     num_bytes: int
@@ -166,7 +167,7 @@ class _Launch:
         loaded.prepare(config)
 
     def trace(self) -> AccessTrace:
-        """Return what was seen. Raises UncountedError, DeviceFailure."""
+        """Return the recorded accesses; raises UncountedError or DeviceFailure."""
         middle = sum(
             side // 2 * math.prod(self._groups[:axis]) for axis, side in enumerate(self._groups)
         )
@@ -175,7 +176,7 @@ class _Launch:
         chosen = spread_groups(self._grid.num_groups, self._lanes, most=affordable)
         launch = group
         if len(chosen) > 1:
-            # Where others do far more than the middle one, that one is shown alone.
+            # If the others run far more turns than the middle group, show only the middle group.
             with contextlib.suppress(UncountedError):
                 launch, _ = self._view(chosen)
         if not group.maps and launch.maps:
@@ -209,7 +210,7 @@ class _Launch:
         return view, turns
 
     def _blank(self) -> Words:
-        num_slots = (1 + len(self._buffers)) * len(_USES)  # one more is spare, and no argument
+        num_slots = (1 + len(self._buffers)) * len(_USES)  # the last is spare, not a buffer
         notes = np.zeros(1 + num_slots * (_HEAD_WORDS + COLUMNS * ROWS), np.uint64)
         heads = self._heads(notes)
         heads[:, _LOW] = _NOTHING
@@ -238,7 +239,7 @@ class _Launch:
         return found, run.turns
 
     def _map(self, slot: int, head: Words, counted: Words) -> AccessMap:
-        """Return one histogram: ``head`` is of the run that found the range."""
+        """Return one histogram; ``head`` comes from the run that found the range."""
         buffer, use = divmod(slot, len(_USES))
         heads = self._heads(counted)
         at = 1 + heads.size + slot * COLUMNS * ROWS
@@ -271,7 +272,7 @@ def _buffers(kernel: Kernel, config: LaunchConfig, copy: CountedCopy) -> tuple[_
 
 
 def _busiest(view: AccessView, lanes: int) -> int:
-    """Return the work-group of a view that has most accesses."""
+    """Return the work-group of a view that has the most accesses."""
     accesses = np.zeros(len(view.groups))
     for one in view.maps:
         for column, _, number in one.cells:
@@ -280,12 +281,12 @@ def _busiest(view: AccessView, lanes: int) -> int:
 
 
 def spread_groups(num_groups: int, num_lanes: int, *, most: int = MOST_GROUPS) -> list[int]:
-    """Return the work-groups that run: all, or some from the first to the last, evenly spread.
+    """Return the work-groups to run: all, or some that are evenly spread from first to last.
 
     Args:
-        num_groups: of the launch.
-        num_lanes: work-items of each.
-        most: work-groups that may run; one does in any case.
+        num_groups: number of work-groups of the launch.
+        num_lanes: work-items of each work-group.
+        most: maximum number of work-groups to run; one runs in any case.
 
     >>> spread_groups(8, 512), spread_groups(4097, 1024), spread_groups(9, 8192)
     ([0, 1, 2, 3, 4, 5, 6, 7], [0, 1365, 2731, 4096], [0])
@@ -297,9 +298,9 @@ def spread_groups(num_groups: int, num_lanes: int, *, most: int = MOST_GROUPS) -
 
 
 def row_shift(low: int, high: int, element_bytes: int) -> int:
-    """Return log2 of a row's bytes: ``low`` to ``high`` (excluded) fit in ``ROWS`` rows.
+    """Return log2 of a row's bytes, so that ``low`` to ``high`` (excluded) fit in ``ROWS`` rows.
 
-    No finer than an element.
+    A row is never smaller than an element.
 
     >>> row_shift(0, 4096, 4), row_shift(60, 64, 4), row_shift(4, 4100, 4)
     (6, 2, 7)

@@ -1,10 +1,10 @@
 """The units of a launch, and fair samples of them.
 
-A *unit* is a warp, 32 neighbouring work-items of a group. It is a whole work-group if work-items
+A *unit* is a warp: 32 neighbouring work-items of a group. It is a whole work-group if work-items
 meet at barriers or ask for their position in the group. Samples come from a low-discrepancy
 sequence over the dimensions of the NDRange (Richtmyer's: steps are square roots). Small random
-shifts keep it from matching a period of the kernel. Any beginning of the sequence is a fair sample.
-``cuts.py`` divides a launch into parts that differ.
+shifts keep the sequence from matching a period of the kernel. Any first n places of the sequence
+are a fair sample. ``cuts.py`` divides a launch into parts whose work-items do different things.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from workers.plan.inputs import mix32
 
 WARP = 32
 _STEPS = (2**0.5, 3**0.5, 5**0.5, 7**0.5)
-"""Of 60 to 110 units of a triangle of 32 x 8 groups with 32 warps, these steps gave half the error
-of Roberts' sequence."""
+"""Steps of the sequence. For samples of 60 to 110 units of a triangle of 32 x 8 groups with 32
+warps each, these steps gave half the error of Roberts' sequence."""
 _JITTER = 1 / 64
 Place = tuple[int, ...]
 """A unit's coordinates along ``Grid.sides``."""
@@ -27,7 +27,7 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """``num_lanes`` work-items from ``first_lane`` on in the group of linear number ``group``."""
+    """``num_lanes`` work-items from ``first_lane`` on, in the group of linear number ``group``."""
 
     group: int
     first_lane: int
@@ -38,7 +38,7 @@ class Unit:
 class Grid:
     """All units of a launch.
 
-    ``sides``: work-groups in each dimension, then warps of a group; in 1-D all warps in one row.
+    ``sides``: work-groups in each dimension, then warps of a group; in 1-D all warps are one row.
     """
 
     sides: Place
@@ -142,7 +142,7 @@ class Box:
         )
 
     def samples(self) -> Iterator[Place]:
-        """Yield places of the box for ever, evenly spread at any length; some repeat."""
+        """Yield places of the box without end; any first n are evenly spread, and some repeat."""
         sides = [high - low for low, high in zip(self.low, self.high, strict=True)]
         moving = [axis for axis, side in enumerate(sides) if side > 1]
         number = 0

@@ -1,8 +1,9 @@
 """Stand-ins for built-in functions that compute an address or a length themselves.
 
-``vloadN(i, p)`` reads N elements from ``p + i * N``; an async copy touches as many as its argument
-says. The stand-in of such a function records the access, then repeats it on the real buffer. All
-other built-ins only access the object that their pointer argument points to, and need no stand-in.
+``vloadN(i, p)`` reads N elements from ``p + i * N``; an async copy touches as many elements as its
+argument says. The stand-in of such a function records the access, then makes it in the real buffer.
+All other built-ins access only the object to which their pointer argument points, and need no
+stand-in.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _COPIES = {"async_work_group_copy": 0, "async_work_group_strided_copy": 1}
 def stand_in(
     name: str, function: str, pointers: tuple[str, ...], value_type: str, touch: str
 ) -> str | None:
-    """Return the definition of the stand-in ``function`` for calls of ``name``; None if not needed.
+    """Return the definition of the stand-in ``function`` for ``name``; None if none is needed.
 
     Args:
         name: the built-in's name.
         function: the stand-in's name; its first parameters are the context and the site.
         pointers: pointee types of the pointer arguments, in order.
-        value_type: type of the stored value; for stores only.
+        value_type: type of the stored value; only for stores.
         touch: the hook for the pointer of a load or store, ``lp_touch`` or ``lp_pass``.
     """
     if name in _COPIES:

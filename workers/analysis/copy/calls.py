@@ -1,6 +1,6 @@
 """Rewrite the calls in one file: helpers get the context, built-in functions real addresses.
 
-Owns what becomes of a call's pointers. ``builtins.py`` has the stand-ins for built-in functions;
+Owns how a call's pointers are rewritten. ``builtins.py`` has the stand-ins for built-in functions;
 ``walk.py`` walks the code and finds the calls.
 """
 
@@ -15,14 +15,14 @@ from workers.analysis.copy.rewriter import CONTEXT, Rewriter, hook_of, opencl_na
 from workers.source.clang.nodes import Space, TypeClass, TypeFacts
 
 _POINTERS = frozenset({TypeClass.POINTER, TypeClass.ARRAY})
-"""A parameter that is written as an array is a pointer."""
+"""Kinds of types that are pointers: a parameter that is written as an array is a pointer, too."""
 
 
 class CallRewriter:
     """Edits calls; the caller walks their arguments.
 
     Args:
-        rewriter: the file's.
+        rewriter: the rewriter of the file.
         is_defined: whether the file defines a function of this name.
     """
 
@@ -36,8 +36,8 @@ class CallRewriter:
         """Edit one call.
 
         Returns:
-            The nodes below that must be walked, each with whether it is the part of a variable
-            that a built-in accesses.
+            The nodes below the call that the caller must walk. With each node comes True if a
+            built-in function accesses it as a part of a variable, else False.
         """
         name = cursor.spelling
         arguments = list(cursor.get_arguments())
@@ -54,7 +54,7 @@ class CallRewriter:
         return [(one, False) for one in arguments]
 
     def _touched(self, name: str, argument: Any) -> tuple[Any, bool]:
-        """Give a built-in a real address; a part of a variable has one already."""
+        """Give a built-in a real address; a part of a variable has a real address already."""
         kind = self._rewriter.type(argument)
         if kind.shape not in _POINTERS or kind.pointee is None:
             return argument, False
@@ -62,7 +62,7 @@ class CallRewriter:
         if place is not None:
             return place, True
         pointer, pointee = self._in_its_own_space(argument, kind.pointee)
-        # printf prints an address or a string, and strings are constant.
+        # printf prints an address or a string; strings are in constant memory.
         if name != "printf" or pointee.space is Space.CONSTANT:
             self._rewriter.pointer(pointer, pointee)
         return argument, False

@@ -1,7 +1,7 @@
-"""Questions about libclang's cursors that its Python binding does not answer.
+"""Answer questions about libclang's cursors that its Python binding does not answer.
 
-Like ``clang/parse.py`` a module that uses libclang. Says what an expression is, below casts and
-parentheses, and where in the file it stands.
+This module uses libclang, like ``clang/parse.py``. It says what an expression is below casts and
+parentheses, and where it is in the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ POINTER = 101
 ARRAYS = frozenset({112, 114, 115, 116})
 _VECTORS = frozenset({113, 176})
 _TYPES = frozenset({2, 3, 5, TYPE_REF})
-"""Structures, unions, enumerations. libclang shows a nested one twice; a visit would take 2**n."""
+"""Structures, unions, enumerations, which are not visited: libclang shows nested types twice, so a
+visit of n levels would take 2**n steps."""
 COMPOUND, IF, WHILE, DO, FOR = 202, 205, 207, 208, 209
 LABEL, CASE, DEFAULT, SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
 _NESTING = frozenset({IF, WHILE, FOR, LABEL, CASE, DEFAULT, SWITCH})
@@ -76,7 +77,7 @@ def strip(cursor: Any) -> Any:
 
 
 def decayed_array(cursor: Any) -> Any | None:
-    """Return the array that a pointer operand decays from; None if it is a pointer."""
+    """Return the array from which a pointer operand decays; None if the operand is a pointer."""
     inner = strip(cursor)
     if inner.type.get_canonical().get_array_size() < 0 or _is_parameter(inner):
         return None
@@ -84,7 +85,7 @@ def decayed_array(cursor: Any) -> Any | None:
 
 
 def _is_parameter(cursor: Any) -> bool:
-    """Whether a cursor names a parameter; libclang gives a parameter ``x[8]`` an array type."""
+    """Whether a cursor names a parameter, as libclang gives a parameter ``x[8]`` an array type."""
     return bool(cursor._kind_id == REFERENCE and cursor.referenced._kind_id == PARAMETER)
 
 
@@ -113,7 +114,7 @@ def lies_behind_pointer(cursor: Any) -> bool:
 
 
 def named_place(pointer: Any) -> Any | None:
-    """Return the part of a variable at which a pointer points (``&x[i]``, array ``x``), or None."""
+    """Return the part of a variable to which a pointer points (``&x[i]``, array ``x``), or None."""
     inner = strip(pointer)
     place = children_of(inner)[0] if is_address(inner) else decayed_array(inner)
     return None if place is None or lies_behind_pointer(place) else place
@@ -131,12 +132,12 @@ def holds_addresses(variable: Any) -> bool:
 
 
 def _is_vector(operands: list[Any]) -> bool:
-    # Implicit casts stay: below one, the lane of a vector may be the index of an array.
+    # Implicit casts stay, because below a cast the lane of a vector may be the index of an array.
     return any(one.type.get_canonical()._kind_id in _VECTORS for one in operands)
 
 
 def has_barrier(cursor: Any) -> bool:
-    """Whether there is a barrier below, or a call of a function that has one."""
+    """Whether there is a barrier below a cursor, or a call of a function that has a barrier."""
     stack, seen = [cursor], set()
     while stack:
         one = stack.pop()
@@ -169,7 +170,7 @@ def statement_end(raw: bytes, statement: Any, end: int) -> int:
 
 
 def _file_offset(location: Any) -> int:
-    """Return where a location is in the text: in a macro's argument, not where it expands."""
+    """Return the offset of a location: in a macro's argument, not where the macro expands."""
     offset = ctypes.c_uint()
     cindex.conf.lib.clang_getFileLocation(location, None, None, None, ctypes.byref(offset))
     return int(offset.value)

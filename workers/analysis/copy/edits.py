@@ -1,6 +1,6 @@
 """Collect insertions into a text by offset, and apply them at once.
 
-Insertions nest: of two that begin at one offset, the one recorded first is the outer one.
+Insertions nest: if two begin at the same offset, the one that was recorded first is the outer one.
 """
 
 from __future__ import annotations

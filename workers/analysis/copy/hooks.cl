@@ -1,11 +1,11 @@
 // The hooks of the memory analysis, which every access and loop of an instrumented kernel calls.
-// Pointers are tags (tags.cl); an access records the offset and folds it into the real buffer.
+// Pointers are tags (tags.cl). An access records its offset and folds it into the real buffer.
 #pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable
 #pragma OPENCL EXTENSION cl_khr_int64_extended_atomics : enable
 #pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
 
-// `mask`: of a buffer, its bytes - 1; of a variable, its bytes, or 0 if no pointer to it was made.
-// `spare`: stands in for a variable when an access is wider than it.
+// `mask`: for a buffer, its bytes - 1; for a variable, its bytes, or 0 if it has no pointer yet.
+// `spare`: memory that is accessed in place of a variable that is smaller than the access.
 typedef struct {
     volatile __global ulong *table;
     uint turns;
@@ -42,7 +42,7 @@ ulong lp_record(lp_ctx *c, uint k, uint site, ulong address, ulong bytes)
     return c->base[k] + (at & c->mask[k] & ~((bytes & -bytes) - 1ul));
 }
 
-// Returns the real address for `bytes` bytes at an address; a value that is no tag is no address.
+// Returns the real address for `bytes` bytes at `address`; a value that is no tag sets a flag.
 ulong lp_span(lp_ctx *c, uint site, ulong address, ulong bytes)
 {
     uint k = lp_number(address);
@@ -61,8 +61,8 @@ ulong lp_span(lp_ctx *c, uint site, ulong address, ulong bytes)
 
 // An access through a pointer. A wide access must not begin at the end of its buffer.
 //
-// The first case is lp_record without its calls: copies are built unoptimised, and there the calls
-// take longer than the rest.
+// The first case is lp_record without its calls, because copies are built unoptimised, and there
+// the calls take longer than all other code.
 ulong lp_touch(lp_ctx *c, uint site, ulong address, ulong bytes)
 {
     ulong buffer = (address >> 44) ^ 0x40000ul;

@@ -37,9 +37,9 @@ from workers.source.clang.cursor import deep_recursion
 
 KERNEL_NAME = "lp_instrumented"
 SLACK_BYTES = 256
-"""Bytes after the room of each pointer argument, so that a wide access at its end stays inside."""
+"""Bytes after each pointer argument's memory, so that a wide access at its end stays inside."""
 HEAD_WORDS = 3
-"""Words of a launch's record before those of its pointers: loop iterations, flags, trace."""
+"""Words of a launch's record before the words of its pointers: loop iterations, flags, trace."""
 _GLOBAL_MASK, _CONSTANT_MASK, _LOCAL_MASK = "LP_GLOBAL_MASK", "LP_CONSTANT_MASK", "LP_LOCAL_MASK"
 _MASKS = {GLOBAL: _GLOBAL_MASK, LOCAL: _LOCAL_MASK, CONSTANT: _CONSTANT_MASK}
 
@@ -128,5 +128,5 @@ def _kernel_header(copy: SourceCopy, kernel: Any) -> tuple[int, ...]:
 
 
 def row_words(num_pointers: int) -> int:
-    """Return the number of 64-bit words that one launch records: the head and two a pointer."""
+    """Return the 64-bit words that one launch records: the head, and two words per pointer."""
     return HEAD_WORDS + 2 * num_pointers

@@ -1,6 +1,6 @@
-// Pointers that are no plain access. Uses the hooks of either copy: lp_touch, base and mask.
+// Hooks for pointers other than a plain access. They use lp_touch, base and mask of either copy.
 
-// An access through a pointer to private memory, mostly to a whole variable: a function's result.
+// An access through a pointer to private memory, mostly to a whole variable (a function's result).
 ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
 {
     uint k = (uint)((address >> 44) & 0x3fffful);

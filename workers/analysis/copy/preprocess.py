@@ -1,7 +1,7 @@
 """Expand the macros of a kernel file, so that every access is in the text and can be rewritten.
 
-Owns the preprocessor's predefined macros: those of an OpenCL C 1.2 device with doubles. Uses pcpp
-(a C99 preprocessor in Python), because libclang gives no preprocessed text.
+Owns the preprocessor's predefined macros, which are those of an OpenCL C 1.2 device with doubles.
+Uses pcpp (a C99 preprocessor in Python), because libclang gives no preprocessed text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers.device.opencl.build_options import parser_options
 
 MAX_EXPANDED_CHARACTERS = 4 * 2**20
 MAX_EXPANDED_TOKENS = 2**16
-"""Tokens. A larger expansion is a macro bomb, not a kernel."""
+"""Maximum number of tokens. A larger expansion is a macro bomb, not a kernel."""
 
 _PREDEFINED = (
     "__OPENCL_VERSION__ 120",
@@ -64,7 +64,7 @@ class ExpansionError(Exception):
 
 
 class _Preprocessor(Preprocessor):  # type: ignore[misc]
-    """Writes ``#line`` directives, so that line numbers stay the file's; reads no other file."""
+    """Writes ``#line`` directives, which keep the line numbers of the file; reads no other file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _BoundedText(io.StringIO):
 
 
 def varies_by_device(source: str, build_options: str = "") -> bool:
-    r"""Whether another device's macros select other code, so that one device cannot speak for all.
+    r"""Whether the macros of another device select other code, so that one device is not enough.
 
     >>> varies_by_device("#if __OPENCL_VERSION__ >= 200\nint twice;\n#endif\nint one;")
     True
@@ -113,7 +113,7 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
             _DIRECTIVE_LINE.sub(" ", expand_macros(source, build_options, more)).split()
             for more in ((), _ANOTHER_DEVICE)
         )
-    except ExpansionError:  # malformed for one of the two
+    except ExpansionError:  # malformed on one of the two devices
         return True
     return here != there
 

@@ -1,7 +1,7 @@
 """Rewrite accesses, pointers, indices and variables as calls of hooks.
 
-Owns the hooks' calls in the preprocessed text and the numbers of accesses and variables. Uses
-libclang. Only inserts text, so that the author's code stays. ``walk.py`` finds the accesses in a
+Owns the calls of hooks in the preprocessed text, and the numbers of accesses and variables. Uses
+libclang. Only inserts text, so the author's code stays. ``walk.py`` finds the accesses in a
 function; ``hooks.cl`` has the hooks.
 """
 
@@ -19,17 +19,17 @@ from workers.source.clang.types import TypeReader
 
 CONTEXT = "lp_c"
 GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
-"""Bytes behind each pointer argument in a probe, powers of two; accesses beyond are folded back."""
+"""Bytes behind each pointer argument in a probe, powers of two; later accesses are folded back."""
 WIDEST_PLAIN_BYTES = 128
 """Bytes of the widest scalar or vector, ``double16``."""
 _ROOM = {Space.GLOBAL: GLOBAL_BYTES, Space.CONSTANT: CONSTANT_BYTES, Space.LOCAL: LOCAL_BYTES}
 _OBJECTS = frozenset({TypeClass.SCALAR, TypeClass.VECTOR, TypeClass.RECORD, TypeClass.POINTER})
 _UNTOLD = re.compile(r"[(\[]")
-"""Matches type names that a star cannot follow, such as a pointer to an array."""
+"""Matches type names after which ``*`` is not valid, such as a pointer to an array."""
 
 
 class UnresolvedError(Exception):
-    """Code that cannot be instrumented; the message says what and in which line."""
+    """Some code cannot be instrumented; the message says which code and in which line."""
 
 
 class Sites:
@@ -50,7 +50,7 @@ class Sites:
         self.widest_bytes = WIDEST_PLAIN_BYTES
 
     def add(self, line: int, text: str) -> int:
-        """Return a new access's number, counted from 1: a record of 0 means no access."""
+        """Return the number of a new access, counted from 1, as 0 in a record means no access."""
         self.sites.append(Site(line=line, text=" ".join(text.split())[:80]))
         return len(self.sites)
 
@@ -121,7 +121,7 @@ class Rewriter:
 
     def _is_hooked(self, cursor: Any, kind: TypeFacts) -> bool:
         if kind.space not in _ROOM and kind.shape not in {*_OBJECTS, TypeClass.VOID}:
-            return False  # pointers to events and the like are not recorded
+            return False  # accesses to events and similar types are not recorded
         if kind.space is Space.GENERIC:
             raise self.unresolved(cursor, "a pointer into the generic address space")
         if kind.size_bytes > _ROOM.get(kind.space, kind.size_bytes):
@@ -140,7 +140,7 @@ class Rewriter:
     def variable(self, cursor: Any) -> None:
         """Register a variable where its address is taken, and use its tag.
 
-        ``&x``, an array that decays, and all pointers derived from these are tags then.
+        Then ``&x``, an array that decays, and all pointers derived from these are tags.
         """
         kind = self.type(cursor)
         declared = cursor.referenced
@@ -164,7 +164,7 @@ class Rewriter:
         )
 
     def constant(self, cursor: Any) -> None:
-        """Refuse a constant table of pointers: its initialiser holds addresses, not tags."""
+        """Refuse a constant table of pointers, because its initialiser has addresses, not tags."""
         kind = self.type(cursor)
         if kind.space is Space.CONSTANT and kind.has_pointer_leaf:
             declared = cursor.referenced

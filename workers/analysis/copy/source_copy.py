@@ -1,7 +1,7 @@
 """The rewritten copy of one kernel file: which functions stay, and which code is refused.
 
-Owns what the copies of the memory analysis (``instrument.py``) and of the work counts
-(``workers/work``) share. Each of them rewrites the kernel's own header and body.
+Owns what the copies for the memory analysis (``instrument.py``) and for the work counts
+(``workers/work``) share. Those modules rewrite the kernel's own header and body.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SourceCopy:
         self._unit = unit  # keeps the cursors valid
 
     def prepare(self) -> tuple[Any, dict[str, None]]:
-        """Drop functions that the kernel does not call, and pass the context to the others.
+        """Drop functions that the kernel does not call, and pass the context to all others.
 
         Returns:
             The kernel's cursor, and the names of all functions that stay.
@@ -82,7 +82,7 @@ class SourceCopy:
         return kernel, reachable
 
     def defined(self, reachable: dict[str, None]) -> list[tuple[Any, bool]]:
-        """Return the bodies of the functions that stay, in order; True for the kernel's."""
+        """Return the bodies of the functions that stay, in order; True marks the kernel's body."""
         return [
             (body_of(cursor), cursor.spelling == self.name)
             for cursor in self.functions
@@ -104,7 +104,7 @@ class SourceCopy:
         return found
 
     def _refuse_errors(self, reachable: dict[str, None]) -> None:
-        """Raise UnresolvedError for parse errors in code that stays: its tree may be incomplete."""
+        """Raise UnresolvedError for parse errors in code that stays, as its tree may lack parts."""
         defined = [one for one in self.functions if one.is_definition()]
         spans = [offsets(one.extent) for one in defined if one.spelling in reachable]
         bodies = [offsets(one.extent) for one in defined]
@@ -143,10 +143,10 @@ class SourceCopy:
         start, _ = offsets(function.extent)
         head = raw[start:name_at].decode()
         if re.search(r"\b(?:__)?kernel\b", head):
-            # A kernel that another one calls becomes a plain function.
+            # A kernel that another kernel calls becomes a plain function.
             self.edits.replace(start, name_at, "void ")
         elif re.search(r"\binline\b", head) and not re.search(r"\bstatic\b", head):
-            # An inline function of C99 has no definition here, which an unoptimised build needs.
+            # An unoptimised build needs an external definition, which C99's inline does not give.
             self.edits.insert(start, "static ")
         at, end = raw.index(b"(", name_at), self._parameters_end(function)
         inside = raw[at + 1 : end].decode().strip()
@@ -171,7 +171,7 @@ def parameters_of(function: Any) -> list[Any]:
 
 
 def pointer_space(parameter: Any) -> int | None:
-    """Return libclang's number of the address space a parameter points into; None if no pointer."""
+    """Return libclang's number of a pointer parameter's address space; None if it is no pointer."""
     canonical = parameter.type.get_canonical()
     words = parameter.type.spelling.split()
     if canonical._kind_id in ARRAYS:  # a parameter `float a[]` is a pointer, too
@@ -216,7 +216,7 @@ def offsets(extent: Any) -> tuple[int, int]:
 
 
 def _parse(text: str, build_options: str) -> tuple[Any, list[Any]]:
-    """Parse as the device will: OpenCL C 1.2, unless options or errors demand a later standard."""
+    """Parse like the device: as OpenCL C 1.2, unless options or errors require a later standard."""
     options = tuple(one for one in parser_options(build_options) if one.startswith("-cl-std="))
     tried: list[tuple[Any, list[Any]]] = []
     for standard in [options] if options else [("-cl-std=CL1.2",), ("-cl-std=CL2.0",)]:

@@ -2,7 +2,7 @@
 // own hooks.
 //
 // The kernel's pointers are tags, not addresses: bit 62, the buffer's number from bit 44 on, and an
-// offset plus 2^43. Code may add to them, copy and cast them; only an access reads the offset and
+// offset plus 2^43. Code may add to tags, copy and cast them; only an access reads the offset and
 // folds it into the real buffer. So no access can fault, and no pointer arithmetic is missed.
 // Pointers to the kernel's own variables are tags, too; their numbers follow those of the buffers.
 #define LP_BIAS 0x0000080000000000ul
@@ -15,7 +15,7 @@ uint lp_number(ulong address)
     return (address >> 62) == 1ul && k != LP_SPARE && k < LP_TAGS ? k : LP_TAGS;
 }
 
-// Returns the offset of an access in a variable of `size` bytes: as meant if it fits, else folded.
+// Returns an access's offset in a variable of `size` bytes: unchanged if it fits, else folded.
 ulong lp_within(ulong at, ulong bytes, ulong size)
 {
     if (bytes >= size)

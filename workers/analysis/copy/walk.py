@@ -55,7 +55,7 @@ class FunctionWalk:
     """Walks the body of one function and records its edits.
 
     Args:
-        rewriter: the file's.
+        rewriter: the rewriter of the file.
         is_defined: whether the file defines a function of this name.
         calls: rewrites calls; None for the memory analysis's ``CallRewriter``.
         leave: code that runs before the kernel returns.
@@ -119,7 +119,7 @@ class FunctionWalk:
             self._visit(child)
 
     def _guard_division(self, cursor: Any) -> None:
-        """Replace a divisor of 0 by 1: unoptimised on a CPU, a division by 0 ends the process."""
+        """Replace a divisor of 0 by 1, because unoptimised CPU code ends at a division by 0."""
         divisor = children_of(cursor)[-1]
         kind = self._type(divisor)
         if kind.shape is TypeClass.SCALAR and not kind.is_float:
@@ -164,7 +164,7 @@ class FunctionWalk:
         else:
             self._visit(array, use)
             length = array.type.get_canonical().element_count
-            # Taking an address accesses nothing, and it may be that of the array's end.
+            # Taking an address accesses nothing, and the address may be that of the array's end.
             if length > 0 and use is not _Use.ADDRESS and self._is_own(array):
                 self._rewriter.index(index, length)
         self._visit(index)
@@ -177,7 +177,7 @@ class FunctionWalk:
             self._visit(base)
 
     def _visit_through(self, pointer: Any) -> None:
-        """Visit a pointer that is followed where the place itself cannot be wrapped."""
+        """Visit a pointer whose target is used but cannot itself be wrapped."""
         array = decayed_array(pointer)
         if array is not None and not lies_behind_pointer(array):
             self._visit(array, _Use.PART)
@@ -209,7 +209,7 @@ class FunctionWalk:
     def _visit_loop(self, cursor: Any) -> None:
         children = children_of(cursor)
         body = children[0] if cursor._kind_id == DO else children[-1]
-        # Leaving a loop with a barrier early would leave the other work-items waiting there.
+        # If a work-item left a loop with a barrier early, all others would wait at the barrier.
         hook = f"if (lp_turn({CONTEXT})) break; "
         if has_barrier(body):
             hook = f"lp_count({CONTEXT}); "
@@ -232,7 +232,7 @@ class FunctionWalk:
         )
 
     def _is_own(self, array: Any) -> bool:
-        """Whether the kernel sets an array's length; behind a buffer's pointer, more may follow."""
+        """Whether the kernel sets an array's length; a buffer may go on behind an array in it."""
         return not lies_behind_pointer(array) or self._type(array).space in _OWN
 
     def _is_indexed(self, cursor: Any) -> bool:

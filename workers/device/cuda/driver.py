@@ -33,17 +33,17 @@ from workers.device.cuda.ptx import CudaPtx, UnsupportedPtxError, translate
 from workers.device.cuda.ptxas_log import notes_on
 
 USUAL_WORK_GROUP_SIZE = 256
-"""Work-items for which occupancy is computed if a kernel requires no size: the most that NVIDIA's
-OpenCL grants such a kernel."""
+"""Work-items for which occupancy is computed if a kernel requires no size. NVIDIA's OpenCL allows
+no more for such a kernel."""
 
 _JIT_LOG_VERBOSE = 12  # CU_JIT_LOG_VERBOSE: pycuda 2026.1 has no name for it but takes any number
 _UUID_BYTES = 16
 
 
 class CudaContext:
-    """An open CUDA context on the GPU with this UUID; one per process, to be closed before its end.
+    """An open CUDA context on the GPU with this UUID; a process may have one.
 
-    pycuda aborts a process that ends with a context still open.
+    Close the context before the process ends, because pycuda aborts a process with an open context.
     """
 
     def __init__(self, device_uuid: str) -> None:
@@ -203,7 +203,7 @@ def _pycuda_driver() -> Any:
 
 @contextlib.contextmanager
 def _without_compile_cache() -> Iterator[None]:
-    """Disable the disk cache of a driver that starts here: its code would push out OpenCL's."""
+    """Let a driver that starts here use no disk cache: its code would push out OpenCL's code."""
     name = "CUDA_CACHE_DISABLE"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -217,9 +217,9 @@ def _without_compile_cache() -> Iterator[None]:
 
 
 def _ordinal_of(device_uuid: str) -> int:
-    """Return the CUDA driver's number of the GPU in this process. Raises CudaError if it has none.
+    """Return the GPU's number in this process's CUDA driver; raises CudaError if it has none.
 
-    Numbers of other libraries may differ, and pycuda cannot ask for a UUID.
+    The numbers of other libraries may differ, and pycuda cannot find a GPU by its UUID.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,8 +1,8 @@
-"""Finds, in a compile child, what a kernel's machine code needs of an NVIDIA GPU.
+"""Find, in a compile child, which resources of an NVIDIA GPU a kernel's machine code needs.
 
 Owns when a CUDA context is opened (for the first kernel, not before), and the time limit of the
-second compilation, after which the process ends. That costs the kernel nothing: ``compiling.py``
-builds it again and asks for no resources. CUDA itself: ``driver.py``.
+second compilation, after which the process ends. The kernel loses only its resource figures:
+``compiling.py`` builds it again without asking for them. ``driver.py`` calls CUDA.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ResourceReader:
         self._no_context = ""
 
     def read(self, kernel: Kernel, binary: bytes, *, limit_s: float) -> KernelResources | str:
-        """Return what ``kernel``, built as ``binary``, needs, or a sentence why that is not known.
+        """Return the resources of ``kernel``, built as ``binary``, or why they are not known.
 
         SIGALRM ends the process after ``limit_s`` seconds: nothing else stops a hung compiler.
         """

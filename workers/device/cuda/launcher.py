@@ -1,7 +1,7 @@
 """Buffers, launches and event times on a CUDA context that ``cuda/driver.py`` has opened.
 
-Owns how arguments reach a kernel, and what is between two events. Gets pycuda's driver as an object
-from ``cuda/driver.py``. Times no samples: it serves comparisons with OpenCL and, later, hardware
+Owns how arguments reach a kernel, and what runs between two events. Gets pycuda's driver from
+``cuda/driver.py``. Times no samples: it serves comparisons with OpenCL and, later, hardware
 counters.
 """
 
@@ -36,19 +36,19 @@ turn:
     ret;
 }
 """
-"""PTX of a kernel that keeps one multiprocessor busy for a given number of ns. Commands enqueued
-meanwhile then run without a gap."""
+"""PTX of a kernel that keeps one multiprocessor busy for a given number of ns. Commands that are
+enqueued meanwhile then run without gaps."""
 
 
 class CudaError(Exception):
-    """CUDA refuses: no pycuda, no such device, an invalid program, or a failed launch."""
+    """CUDA cannot be used: no pycuda, no such device, an invalid program, or a failed launch."""
 
 
 @contextlib.contextmanager
 def cuda_errors(driver: Any) -> Iterator[None]:
     """Turn any error of pycuda into a CudaError.
 
-    A UnicodeDecodeError, too: pycuda decodes its log buffers even if the driver left them unset.
+    A UnicodeDecodeError is turned, too: pycuda decodes log buffers that the driver left unset.
     """
     try:
         yield
@@ -167,7 +167,7 @@ class CudaLaunch:
     def enqueue(self) -> None:
         """Launch without waiting for the end. Raises CudaError."""
         with cuda_errors(self._kernel.driver):
-            # pycuda's public calls guess argument types and set the shape by a deprecated function.
+            # pycuda's public calls guess argument types and set the shape by a deprecated call.
             self._kernel.function._launch_kernel(*self._call)
 
 

@@ -1,8 +1,8 @@
-"""How many work-groups of a kernel a multiprocessor holds at once, and which resources limit them.
+"""Compute how many work-groups of a kernel a multiprocessor holds at once, and what limits them.
 
 Owns the arithmetic; needs no device. The rules are those of NVIDIA's occupancy calculator
-(``cuda_occupancy.h``, CUDA 13.0) for compute capability 7 to 9. As in its default, a
-multiprocessor gives all the shared memory that it can.
+(``cuda_occupancy.h``, CUDA 13.0) for compute capability 7 to 9. As by the calculator's default,
+a multiprocessor uses as much of its memory as shared memory as it can.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Multiprocessor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """The occupancy of one kernel; ``share`` of warps resident, 0 if such a work-group cannot run.
+    """The occupancy of one kernel.
 
-    ``limited_by``: every resource that limits the number of work-groups to ``num_work_groups``.
+    ``share``: the share of a multiprocessor's warps that are resident; 0 if the work-group cannot
+    run. ``limited_by``: every resource that limits the work-groups to ``num_work_groups``.
     """
 
     num_work_groups: int
@@ -64,10 +65,10 @@ def occupancy(
 
     Args:
         sm: the multiprocessor.
-        registers: per work-item.
-        shared_bytes: per work-group, ``__local`` arguments included.
+        registers: registers per work-item.
+        shared_bytes: shared memory per work-group, ``__local`` arguments included.
         work_group_size: work-items of a work-group.
-        max_work_group_size: most work-items that the kernel was compiled for.
+        max_work_group_size: maximum work-group size for which the kernel was compiled.
 
     >>> h200 = Multiprocessor(
     ...     compute_capability=(9, 0), warp_size=32, max_work_items=2048, max_work_groups=32,

@@ -1,13 +1,13 @@
-"""Translates the PTX of NVIDIA's OpenCL compiler into PTX that the CUDA driver loads.
+"""Translate the PTX of NVIDIA's OpenCL compiler into PTX that the CUDA driver loads.
 
 Owns the differences between the two dialects, and the list of a program's kernels; uses no device.
-It refuses everything that it does not know (``UnsupportedPtxError``), because a kernel that CUDA
-runs wrongly looks like one that works.
+It refuses everything that it does not know (``UnsupportedPtxError``), because nothing shows that
+CUDA runs a kernel wrongly.
 
-OpenCL's driver fills the registers ``%envreg``, CUDA's does not. What they hold is not documented
-(the PTX ISA says "driver-defined"). Here: 0-2 group offset and 3-5 global offset, both 0 in every
-launch of LLMPerf; 6-8 number of work-groups, CUDA's ``%nctaid``; 9 the NDRange's dimensions. Two
-public readers of such PTX agree on these. Any other register is refused.
+OpenCL's driver fills the registers ``%envreg``; CUDA's driver does not. Their contents are not
+documented (the PTX ISA says "driver-defined"). They are taken as follows: 0-2 group offset and 3-5
+global offset, both 0 in every launch of LLMPerf; 6-8 number of work-groups, CUDA's ``%nctaid``; 9
+the NDRange's dimensions. Two public readers of such PTX agree. Any other register is refused.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ParameterSpace(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter; ``num_bytes`` and ``alignment_bytes`` are its own, not its target's."""
+    """One parameter; ``num_bytes`` and ``alignment_bytes`` describe it, not a pointer's target."""
 
     name: str
     num_bytes: int
@@ -122,11 +122,11 @@ def translate(binary: bytes, *, work_dim: int, for_launch: bool = False) -> Cuda
         work_dim: dimensions of the NDRange, 1 to 3; a kernel may ask for them.
         for_launch: also change how arguments are passed. A ``__local`` argument becomes an offset
             into the dynamic shared memory (OpenCL's driver passes an address). A ``__constant``
-            argument points to global memory. Otherwise the instructions stay OpenCL's own, to find
-            the resources that they need.
+            argument points to global memory. Without ``for_launch`` the instructions stay those of
+            OpenCL, so that their resources can be found.
 
     Raises:
-        UnsupportedPtxError: Not such PTX, or with unknown parts (images, other registers).
+        UnsupportedPtxError: The binary is no such PTX, or has unknown parts (images, registers).
 
     >>> text = b'''.version 8.4
     ... .target sm_90, texmode_independent
@@ -218,7 +218,7 @@ def _with_plain_parameters(text: str) -> tuple[str, tuple[Entry, ...]]:
 
 
 def _parameter(words: Sequence[str]) -> tuple[Parameter, str]:
-    """Return the parameter, and its declaration without ``.ptr`` and that word's own options."""
+    """Return the parameter, and its declaration without ``.ptr`` and the options of ``.ptr``."""
     declaration = " ".join(words)
     pattern = (
         r"\.param(?: \.align (?P<own>\d+))? (?P<type>\.\w+)"
@@ -259,13 +259,13 @@ def _with_launch_arguments(text: str, entries: Iterable[Entry]) -> str:
 
 
 def _with_shared_offset(text: str, parameter: Parameter) -> str:
-    """Add the address of the dynamic shared memory to each read of ``parameter``, an offset."""
+    """Add the address of the dynamic shared memory to each read of the offset ``parameter``."""
     name, bits = re.escape(parameter.name), 8 * parameter.num_bytes
     load = re.compile(
         rf"(?<![\w.$@%])(ld\.param\.[ub]{bits}\s+(%[\w$]+)\s*,\s*\[\s*{name}\s*(?:\+\s*0\s*)?\]\s*;)"
     )
     guarded = re.search(rf"@!?%[\w$]+\s+ld\.param\.\w+[^;]*\[\s*{name}\b", text)
-    num_uses = len(re.findall(rf"(?<![\w$]){name}(?![\w$])", text)) - 1  # its declaration
+    num_uses = len(re.findall(rf"(?<![\w$]){name}(?![\w$])", text)) - 1  # 1: the declaration
     base = "%llmperf_base"
     moved, num_loads = load.subn(
         rf"\1 {{ .reg .b{bits} {base}; mov.u{bits} {base}, {_DYNAMIC_SHARED};"

@@ -1,8 +1,8 @@
 """Facts of an NVIDIA GPU that the CUDA driver reports and OpenCL does not, read through ctypes.
 
-They are the L2's size and the resources of a compute unit. NVIDIA's OpenCL reports 4,325,376 bytes
-of cache for an H200 (132 x 32 KiB, a first-level figure); a flush of twice that would leave the
-60 MB L2 warm. No CUDA context is created, and no library but the driver's own is loaded.
+They are the size of the L2 cache and the resources of a compute unit. NVIDIA's OpenCL reports
+4,325,376 bytes of cache for an H200 (132 x 32 KiB, a first-level figure). A flush of twice that
+size would leave the 60 MB L2 warm. No CUDA context is created, and only the driver is loaded.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class NvidiaFacts:
 
 
 def l2_cache_bytes(device_uuid: str) -> int | None:
-    """Return the L2's bytes of the GPU with this UUID; None without CUDA driver or such a GPU."""
+    """Return the bytes of L2 of the GPU with this UUID; None without CUDA driver or such a GPU."""
     ask = _questions(device_uuid)
     return ask(_Attribute.L2_CACHE_SIZE) if ask else None
 
 
 def nvidia_facts(device_uuid: str) -> NvidiaFacts:
-    """Return the CUDA driver's facts of the GPU with this UUID; all None if it has no such GPU."""
+    """Return the CUDA driver's facts about the GPU with this UUID; all None without such a GPU."""
     ask = _questions(device_uuid)
     return facts_of(ask) if ask else NvidiaFacts()
 

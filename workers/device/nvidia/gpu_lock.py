@@ -1,7 +1,7 @@
 """The lock of one GPU, with a note on its holder that every user of the host can read.
 
-Owns that note. The lock file and its safety: ``host_lock.py``; who needs the lock:
-``ownership.py``.
+Owns this note. ``host_lock.py`` owns the lock file and its safety, and ``ownership.py`` decides who
+needs the lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llmperf_common.records import Device
 from workers.device.nvidia.host_lock import LOCK_FOLDER_VARIABLE, lock_folder, lock_now, open_lock
 
 PATIENCE_S = 2.0
-"""Seconds to wait for a lock; a collector that was just killed has ended by then."""
+"""Seconds to wait for a lock. A collector that was just killed has ended after this time."""
 POLL_S = 0.1
 _MAX_OWNER_BYTES = 4096
 
@@ -79,7 +79,7 @@ def owner_of(device: Device, folder: Path | None = None) -> Owner | None:
 
 @contextlib.contextmanager
 def gpu_lock(device: Device, out: str) -> Iterator[None]:
-    """Hold the GPU's lock and note ``out``, where its holder collects. Raises GpuTakenError."""
+    """Hold the GPU's lock and note the dataset folder ``out`` in it; raises GpuTakenError."""
     path = lock_path(device)
     try:
         descriptor = open_lock(path)
@@ -146,5 +146,5 @@ def _read_owner(descriptor: int) -> Owner | None:
 
 
 def printable(text: str) -> str:
-    """Return another user's ``text`` without control characters, which a terminal would obey."""
+    """Return another user's ``text`` without control characters, which could control a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

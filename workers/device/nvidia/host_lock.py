@@ -1,7 +1,7 @@
-"""Lock files of a host, for resources of one collector each: a GPU, or a processor to launch from.
+"""Lock files of a host, for what only one collector may use: a GPU, or a processor to launch from.
 
-Owns their folder, and their safety in a folder that all users may write to. A lock is an advisory
-``flock``: it ends with its holder, however that ends, and the file stays.
+Owns the folder of the lock files, and their safety in a folder that all users may write to. A lock
+is an advisory ``flock``: it ends when its holder ends in any way; the file stays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
     if chosen:
         return Path(chosen)
     for folder in _SHARED_FOLDERS:
-        # Judged by its mode, not by access: root may write anywhere, but must choose as others do.
+        # The mode decides, not the access: root may write anywhere, but must choose as others do.
         if folder.is_dir() and folder.stat().st_mode & stat.S_IWOTH:
             return folder
     return Path(tempfile.gettempdir())
@@ -38,8 +38,8 @@ def open_lock(path: Path) -> int:
     """Open a lock file, and create it if needed; children do not inherit it.
 
     An existing file is opened without O_CREAT, which Linux refuses for another user's file in
-    folders like /tmp (``fs.protected_regular``). The file must be a regular one with one name, so
-    that no link makes us write elsewhere.
+    folders like /tmp (``fs.protected_regular``). The file must be a regular file with one name, so
+    that no link can make us write elsewhere.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     while True:
@@ -51,7 +51,7 @@ def open_lock(path: Path) -> int:
                 descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
                 os.fchmod(descriptor, 0o666)  # against the umask: other users must lock it, too
                 break
-        except PermissionError:  # another user's file, not writable for us: it can still be locked
+        except PermissionError:  # another user's: we cannot write it, but can lock it
             descriptor = os.open(path, (flags & ~os.O_RDWR) | os.O_RDONLY)
             break
     status = os.fstat(descriptor)
@@ -62,7 +62,11 @@ def open_lock(path: Path) -> int:
 
 
 def lock_now(descriptor: int) -> bool:
-    """Lock an open file without waiting; False if another process holds it. Raises OSError."""
+    """Lock an open file without waiting; False if another process holds the lock.
+
+    Raises:
+        OSError: The file cannot be locked.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

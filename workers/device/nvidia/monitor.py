@@ -1,8 +1,8 @@
 """The state of a device while it is timed: clock, temperature and throttling, polled in a thread.
 
 Owns the polling thread, the readings that belong to one launch config, and what counts as
-throttled. Does not own where readings come from: a ``Source`` is NVML (``nvml_gpu.py``) or a
-test's. No error here reaches the thread that measures.
+throttled. Does not own where readings come from: a ``Source`` is a card in NVML (``nvml_gpu.py``)
+or a test's object. No error here reaches the thread that measures.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from types import TracebackType
 from typing import Protocol, Self
 
 MAX_NEIGHBOUR_DISTANCE_S = 0.25
-"""Largest distance, s, from which a poll counts for a launch config. A config takes about 1 ms, and
+"""Seconds: a poll up to this far from a launch config counts for it. A config takes about 1 ms, and
 polls are 100 ms apart."""
 THROTTLED_CLOCK_SHARE = 0.75
 """Share of the highest clock below which a busy device counts as throttled, as in nvbench."""
 KEPT_S = 1800.0
-"""Seconds for which readings are kept: a task asks for them after its end, and before that it may
+"""Seconds for which readings are kept. A task asks for its readings after its end; by then it may
 have waited for the device and held it for ``limits.task_timeout_s``."""
 _JOIN_TIMEOUT_S = 2.0
-"""Seconds to wait for the polling thread's end: the driver of a lost GPU may never answer."""
+"""Seconds to wait for the end of the polling thread: the driver of a lost GPU may never answer."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,17 +56,17 @@ THROTTLING = (
     | ClockReason.HARDWARE_THERMAL
     | ClockReason.POWER_BRAKE
 )
-"""Reasons that slow a card down. Not among them: idle; clocks that a user chose (application,
-display, sync boost); the limits of voltage and board (``RELIABILITY``, ``BOARD_LIMIT``), which are
-always set for a card at its highest clock."""
+"""Reasons that slow a card down. These reasons are left out: idle; clocks that a user chose
+(application, display, sync boost); the limits of voltage and board (``RELIABILITY``,
+``BOARD_LIMIT``), which are always set for a card at its highest clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One poll; a field is None if the source does not report it.
 
-    ``at_s``: monotonic seconds. ``busy_share``: share, 0 to 1, of the driver's own longer period in
-    which a kernel ran.
+    ``at_s``: monotonic seconds. ``busy_share``: share, 0 to 1, of the time in which a kernel ran,
+    over the driver's own period, which is longer than that of the polls.
     """
 
     at_s: float
@@ -79,7 +79,7 @@ class Reading:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the device was idle: its clock then says nothing about a launch."""
+        """Whether the device was idle, so that its clock says nothing about a launch."""
         return self.reasons is not None and ClockReason.GPU_IDLE in self.reasons
 
 
@@ -96,7 +96,7 @@ class Source(Protocol):
     """A source of readings; only the monitor's thread calls it."""
 
     def read(self, at_s: float) -> Reading:
-        """Return what can be read now, with the time ``at_s``; None for the rest."""
+        """Return what can be read now, with the time ``at_s``; all other fields are None."""
         ...
 
     def close(self) -> None:
@@ -125,9 +125,9 @@ def is_throttled(reading: Reading, *, max_sm_clock_mhz: float | None) -> bool | 
 
 
 def condition_of(readings: Sequence[Reading], *, max_sm_clock_mhz: float | None) -> Condition:
-    """Return the state from several readings: means, and throttled if any reading shows it.
+    """Return the state over several readings: means, and throttled if any reading shows throttling.
 
-    Clocks of idle readings are left out: the driver lowers them between launches.
+    Clocks of idle readings are left out, because the driver lowers the clocks between launches.
     """
     verdicts = {is_throttled(one, max_sm_clock_mhz=max_sm_clock_mhz) for one in readings}
     return Condition(
@@ -148,7 +148,7 @@ class Monitor:
     Args:
         source: where readings come from; the monitor closes it.
         poll_hz: polls per second, above 0.
-        max_sm_clock_mhz: highest clock of the device; None: only reasons show throttling.
+        max_sm_clock_mhz: highest clock of the device; if None, only reasons show throttling.
         clock: monotonic seconds, the same clock as in calls of ``between``.
     """
 
@@ -176,9 +176,9 @@ class Monitor:
     def between(self, start_s: float, end_s: float) -> Condition:
         """Return the device's state from ``start_s`` to ``end_s``, monotonic seconds.
 
-        It comes from the readings inside. Without any, it comes from the nearest ones before and
-        after, if at most ``MAX_NEIGHBOUR_DISTANCE_S`` away. Right after the window only the one
-        before exists.
+        The state comes from the readings in this window. Without such readings, it comes from the
+        nearest reading before and after the window, each at most ``MAX_NEIGHBOUR_DISTANCE_S`` away.
+        Right after the window there is only a reading before it.
         """
         inside, before, after = self._around(start_s, end_s)
         chosen = inside
@@ -201,7 +201,7 @@ class Monitor:
             return self._readings[-1] if self._readings else None
 
     def close(self) -> None:
-        """End the thread and close the source; leave a thread that waits for the driver running."""
+        """End the thread and close the source; a thread that still waits for the driver is left."""
         self._closing.set()
         self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():
@@ -225,7 +225,7 @@ class Monitor:
     def _around(
         self, start_s: float, end_s: float
     ) -> tuple[list[Reading], Reading | None, Reading | None]:
-        """Return the readings inside a window, the last before it and the first after it."""
+        """Return the readings in a window, the last reading before it and the first after it."""
         inside: list[Reading] = []
         after: Reading | None = None
         with self._lock:

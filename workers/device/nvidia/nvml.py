@@ -1,7 +1,7 @@
 """The only module that imports ``pynvml`` (package ``nvidia-ml-py``), the Python library of NVML.
 
 Owns how a card is found: by UUID or PCI bus, never by index, since NVML's order is not OpenCL's. A
-missing library, driver or card becomes a value. The queries to a card: ``nvml_gpu.py``.
+missing library, driver or card is returned as a value. ``nvml_gpu.py`` has the queries to a card.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlA
             return NvmlGpu(library, getattr(library, function)(name))
         except library.NVMLError as error:
             why = f"{name}: {error}"
-            # By UUID NVML asks all cards, and any lost one gives this error; by bus only this one.
+            # A search by UUID asks all cards, and any lost card gives this error. By bus NVML asks
+            # only this card.
             is_lost = name == pci_bus_id and is_from_a_lost_card(library, error)
     library.nvmlShutdown()
     if is_lost:
@@ -80,7 +81,7 @@ def open_gpu_of(device: Device) -> NvmlGpu | NvmlAbsent | None:
 def open_monitor(device: Device, *, poll_hz: float) -> Monitor | None:
     """Return a running monitor of ``device``; None if it is not NVIDIA's, or for ``poll_hz`` 0.
 
-    None, too, without NVML: a warning then says what is missing, and the columns are null.
+    The result is also None without NVML. A warning then says what is missing; the columns are null.
     """
     if poll_hz <= 0:
         return None
@@ -97,10 +98,10 @@ def open_monitor(device: Device, *, poll_hz: float) -> Monitor | None:
 
 
 def problems_of(device: Device) -> tuple[str, ...]:
-    """Return reasons not to use the card behind ``device``; ask after a child was killed.
+    """Return reasons not to use the card behind ``device``; to be called after a child was killed.
 
-    Empty if the card is healthy or its state is not known. A driver that does not answer is a
-    reason, so a thread asks it: a lost GPU can block its driver for ever.
+    The result is empty if the card is healthy or its state is not known. A driver that does not
+    answer is a reason, too. A thread asks the driver, because a lost GPU can block it for ever.
     """
     if device.platform != NVIDIA_PLATFORM:
         return ()
@@ -126,7 +127,7 @@ def _problems_of(device: Device) -> tuple[str, ...]:
 def all_compute_pids() -> Mapping[str, frozenset[int]] | NvmlAbsent:
     """Return the pids with a compute context on each card that NVML lists, by bare UUID.
 
-    Call it before a device is opened, when it is not known yet which card that will be.
+    Call this before a device is opened, while it is not yet known on which card the device is.
     """
     library = _started()
     if isinstance(library, NvmlAbsent):

@@ -1,7 +1,7 @@
 """One NVIDIA GPU as NVML reports it: clocks, temperature, power, processes and health.
 
-Owns the queries; a query without an answer gives None. Only reads: changes no setting. ``nvml.py``
-imports the library and passes it in.
+Owns the queries; a query without an answer returns None. Changes no setting. ``nvml.py`` imports
+the library and passes it in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 class ComputeProcess:
     """A process with a compute context on a GPU.
 
-    ``pid``: the driver's; in a container with its own pids it can be the host's.
+    ``pid``: as the driver reports it; in a container with its own pids it can be a pid of the host.
     """
 
     pid: int
@@ -39,10 +39,10 @@ class GpuLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """A card's health, as far as NVML tells a normal user.
+    """A card's health, as far as NVML reports it to a normal user.
 
-    ``problems``: reasons not to use it; empty if healthy. ``uncorrected_ecc_errors``: since the
-    driver was loaded, by any process; None if not counted.
+    ``problems``: reasons not to use the card; empty if it is healthy. ``uncorrected_ecc_errors``:
+    number since the driver was loaded, in all processes; None if not counted.
     """
 
     problems: tuple[str, ...]
@@ -50,9 +50,9 @@ class Health:
 
 
 class NvmlGpu:
-    """One card, until ``close``; a ``Source`` of a monitor. Made by ``open_gpu``.
+    """One card, until ``close``; also the ``Source`` of a monitor. ``open_gpu`` makes it.
 
-    A query of a figure that the card lacks returns None.
+    A query for a figure that the card does not have returns None.
     """
 
     def __init__(self, library: Any, handle: Any) -> None:
@@ -74,7 +74,7 @@ class NvmlGpu:
         return _text(info.busId) if info is not None else ""
 
     def read(self, at_s: float) -> Reading:
-        """Return what can be read now, at one NVML call per value."""
+        """Return what can be read now, with one NVML call for each value."""
         return Reading(at_s=at_s, **{name: query() for name, query in self.queries().items()})
 
     def queries(self) -> Mapping[str, Callable[[], Any]]:
@@ -98,7 +98,7 @@ class NvmlGpu:
         )
 
     def compute_processes(self) -> tuple[ComputeProcess, ...] | None:
-        """Return the processes with a compute context on the card; None if NVML does not tell."""
+        """Return the processes with a compute context on the card; None if NVML does not say."""
         found = self._ask("nvmlDeviceGetComputeRunningProcesses")
         if found is None:
             return None
@@ -107,7 +107,7 @@ class NvmlGpu:
         )
 
     def health(self) -> Health:
-        """Return the card's health; ask after a child was killed or has hung."""
+        """Return the card's health; to be called after a child was killed or has hung."""
         try:
             self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
         except self._nvml.NVMLError as error:
@@ -185,8 +185,8 @@ class NvmlGpu:
     def _ask(self, name: str, *arguments: Any) -> Any:
         """Return the answer of one NVML function for this card, or None.
 
-        A function that library, driver or card lack is called only once. Any other error may pass,
-        so the function is called again. Each error is reported once.
+        A function that the library, the driver or the card does not have is called only once. Any
+        other error may be temporary, so the function is called again. Each error is logged once.
         """
         key, nvml = f"{name}{arguments}", self._nvml
         if key in self._lacking:
@@ -223,7 +223,7 @@ def _text(value: Any) -> str:
 
 
 def is_from_a_lost_card(nvml: Any, error: Any) -> bool:
-    """Return whether an ``NVMLError`` comes from a lost card, not from one that lacks a figure."""
+    """Return whether an ``NVMLError`` means a lost card, not a card without the figure."""
     return error.value in (
         nvml.NVML_ERROR_GPU_IS_LOST,
         nvml.NVML_ERROR_RESET_REQUIRED,

@@ -28,8 +28,8 @@ _BOTH_PADDINGS_BYTES = FRONT_PADDING_BYTES + PADDING_BYTES
 _RESERVED_SHARE = 0.5
 """Largest share of the device's memory that ``reserve`` allocates."""
 _AHEAD_SHARE = 1 / 16
-"""The same share while another process holds the device. One process has ``_RESERVED_SHARE``, three
-have this share, and each keeps 1/32 for later."""
+"""The same share while another process holds the device. Together, one process may take
+``_RESERVED_SHARE``, three others this share each, and each process keeps 1/32 for later."""
 
 
 class OpenclLoadedKernel:
@@ -43,10 +43,10 @@ class OpenclLoadedKernel:
         self.cl_kernel = cl_kernel
         self._current: OpenclLauncher | None = None
         self._buffers: dict[int, cl.Buffer] = {}
-        """By position; a padded buffer is a part of the one in ``_wholes``."""
+        """The buffers by position; a padded buffer is a part of its allocation in ``_wholes``."""
         self._wholes: dict[int, cl.Buffer] = {}
         self._ends_of_contents: dict[int, int] = {}
-        """By position, bytes after which a buffer has only zeros; not known for a fresh one."""
+        """By position, the bytes after which a buffer has only zeros; missing for a new buffer."""
         self._paddings_to_clear: list[tuple[cl.Buffer, int]] = []
         """Allocations with padding, and the number of bytes between their two paddings."""
         self._is_reserved = False
@@ -74,8 +74,8 @@ class OpenclLoadedKernel:
             configs: the configs to come.
             with_padding: on a GPU, put ``FRONT_PADDING_BYTES`` before and ``PADDING_BYTES`` behind
                 each buffer; ``prepare`` fills them with zeros.
-            ahead: another process holds the device: if more than ``_AHEAD_SHARE`` is needed,
-                allocate nothing yet.
+            ahead: whether another process holds the device. If so, and more than ``_AHEAD_SHARE``
+                is needed, allocate nothing yet.
 
         Raises:
             DeviceFailure: The context is lost.
@@ -112,10 +112,10 @@ class OpenclLoadedKernel:
         except DeviceFailure as error:
             if error.sticky:
                 raise
-            self.release(keep=False)  # another process has the memory; smaller configs may fit
+            self.release(keep=False)  # the memory is in use elsewhere; smaller configs may fit
 
     def _largest_bytes(self, configs: Sequence[LaunchConfig]) -> dict[int, int]:
-        """Return the most bytes that these configs need of each global buffer, by position."""
+        """Return the maximum bytes of each global buffer that these configs need, by position."""
         largest: dict[int, int] = {}
         for config in configs:
             for argument, given in zip(self.signature.arguments, config.args, strict=True):
@@ -146,7 +146,7 @@ class OpenclLoadedKernel:
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
         """Set the arguments of ``config``, every buffer filled with the inputs of its seed.
 
-        Launchers of earlier configs become invalid: they share kernel and buffers.
+        Launchers of earlier configs become invalid, because all share the kernel and its buffers.
 
         Raises:
             DeviceFailure: ``launch_error`` (NDRange or argument) or ``out_of_memory``.
@@ -158,7 +158,7 @@ class OpenclLoadedKernel:
             can_give_back = self._is_reserved or self.queue.kept.num_bytes > 0
             if error.failure.code is not FailureCode.OUT_OF_MEMORY or not can_give_back:
                 raise
-            # Some drivers allocate at first use: reserved or kept buffers can then be too much.
+            # Some drivers allocate at first use. Then reserved or kept buffers can be too large.
             self.release(keep=False)
             return self._put_in_place(config)
 
@@ -193,7 +193,7 @@ class OpenclLoadedKernel:
     def release(self, *, keep: bool = True) -> None:
         """Release the kernel's buffers; wait until the driver has cleared freed memory.
 
-        Clearing would disturb the next timed launch. A lost context has no buffers any more.
+        Clearing would disturb the next timed launch. A lost context has lost its buffers, too.
 
         Args:
             keep: keep buffers for the next kernel, within bounds, instead of freeing them.
@@ -244,7 +244,7 @@ class OpenclLoadedKernel:
         num_bytes = elements * argument.element_bytes
         needed = padded(num_bytes)
         allocate = self.queue.kept.take
-        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # ``check`` has refused too large ones
+        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # ``check`` has refused large ones
             needed = max(min(needed, self._limits.max_constant_bytes), num_bytes, 4)
             allocate = self.queue.allocate
         held = self._buffers.get(argument.position)
@@ -267,9 +267,9 @@ class OpenclLoadedKernel:
         )
 
     def _clear_behind(self, position: int, end_bytes: int) -> None:
-        """Fill with zeros what a larger config or another kernel has left behind the guard.
+        """Overwrite with zeros what a larger config or another kernel has left behind the guard.
 
-        Otherwise a kernel that reads further than planned would depend on the config before it.
+        Otherwise a kernel that reads further than planned would depend on the previous config.
         """
         held = self._buffers[position]
         # ``_clear_paddings`` has cleared the padding.

@@ -1,8 +1,8 @@
-"""The words of a kernel's build options, and which of them matter before a device compiles it.
+"""The words of a kernel's build options, and which of them a parser or a device's compiler may get.
 
-Owns how options are split into words, and the list of options that a device's compiler may get: a
-corpus is untrusted, and other options read files. Options with an unclosed quote are split at
-blanks; ``session.py`` refuses them later, with a code.
+Owns how options are split into words, and the list of allowed options: a corpus is untrusted, and
+other options read files. Options with an unclosed quote are split at blanks; ``session.py`` refuses
+them later, with a failure code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shlex
 _MACRO = re.compile(
     r"[A-Za-z_]\w*(?:\([\w,.]*\))?(?:=[!#%&()*+,\-./:;<=>?\[\]^\w{|}~]*)?", re.ASCII
 )
-"""No blanks and no quotes: runtimes split the options again, at blanks and by their own quotes."""
+"""Has no blanks and no quotes, because runtimes split the options again by rules of their own."""
 _KNOWN = re.compile(
     r"-cl-std=CL\d\.\d|-w|-Werror"
     r"|-cl-(?:single-precision-constant|denorms-are-zero|fp32-correctly-rounded-divide-sqrt"

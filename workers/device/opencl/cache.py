@@ -2,8 +2,8 @@
 
 PoCL keeps compiled kernels in one folder per user. A process that is killed during a build leaves
 broken files there, and a shared folder makes the second run of a benchmark differ from the first.
-So each process gets its own folder, and the next process removes the folders of dead ones. Must run
-before OpenCL is loaded: PoCL reads the variable once.
+So each process gets its own folder, and the next process removes the folders of dead processes.
+Must run before OpenCL is loaded, because PoCL reads the variable once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PREFIX = "llmperf-pocl-"
 
 
 def use_private_cache() -> None:
-    """Give PoCL a folder of this process, removed at its exit; disable pyopencl's own cache.
+    """Give PoCL a folder that is removed when this process exits; disable pyopencl's own cache.
 
-    A ``POCL_CACHE_DIR`` set by the user stays; one of the parent process is replaced.
+    A ``POCL_CACHE_DIR`` that the user has set stays; the parent process's is replaced.
     """
     os.environ["PYOPENCL_NO_CACHE"] = "1"
     given = Path(os.environ.get("POCL_CACHE_DIR", ""))
@@ -33,7 +33,7 @@ def use_private_cache() -> None:
 
 
 def remove_private_cache() -> None:
-    """Remove this process's folder, if it is one that ``use_private_cache`` made."""
+    """Remove this process's folder, if ``use_private_cache`` made it."""
     folder = Path(os.environ.get("POCL_CACHE_DIR", ""))
     if folder.name.startswith(_own_prefix()):
         shutil.rmtree(folder, ignore_errors=True)
@@ -52,5 +52,5 @@ def _own_prefix() -> str:
 
 
 def _pid_namespace() -> int:
-    """Return the id of the pid namespace: containers may share /tmp, but have their own pids."""
+    """Return the id of the pid namespace, as containers may share /tmp but have their own pids."""
     return Path("/proc/self/ns/pid").stat().st_ino

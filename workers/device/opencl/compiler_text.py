@@ -1,9 +1,9 @@
-"""The source text that a device's compiler gets: it cannot name any other file.
+"""Make the source text that a device's compiler gets, which cannot name any other file.
 
 Owns the last check before a compiler. A directive that would read a file becomes an error in its
 branch, inline assembly becomes an error wherever it is used, and a source cannot test whether a
-file exists. A source without any such word is not changed. The parser needs none of this, as it
-can see no file (``clang/parse.py``).
+file exists. A source without such directives and words is not changed. The parser needs no such
+check, as it can see no file (``clang/parse.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HARMLESS_DIRECTIVES = frozenset(
     }
 )  # fmt: skip
 _MESSAGE_DIRECTIVES = frozenset({"error", "warning"})
-"""Compilers disagree on whether a comment can begin in such a directive."""
+"""Directives in which, for some compilers, a comment can begin, and for others not."""
 _NOT_IN_A_MESSAGE = re.compile(r"[^\w .,:;()<>=+/-]|/(?=/)")
 _READING_PRAGMA = re.compile(r"\b(?:dependency|module|include_alias|pch_preprocess)\b")
 _READING_PRAGMA_IN_CODE = re.compile(r"\bdependency\b|\bclang\s+module\b|\binclude_alias\b")
@@ -56,7 +56,7 @@ _READ_ALIKE = re.compile(r"[\x00\ufeff\x1a]|\r(?!\n)|\?\?[=/]|\\[^\S\n]+\n|[^\S 
 _WITHOUT_ASSEMBLY = "".join(
     f'#define {word} "inline assembly is refused" 0\n' for word in sorted(_ASSEMBLY)
 )
-"""Contains no name that a source could define, and is not valid as code."""
+"""Text that contains no name that a source could define, and that is not valid as code."""
 _WITHOUT_QUESTIONS = "".join(f"#undef {word}\n" for word in sorted(_QUESTIONS))
 _QUIETLY = (
     "#ifdef __clang__\n#pragma clang diagnostic push\n"
@@ -70,7 +70,7 @@ def compiler_text(source: str, options: str = "") -> str:
 
     Args:
         source: OpenCL C.
-        options: its build options; their macros may contain what the source does not.
+        options: the source's build options; their macros may contain words to check, too.
 
     >>> compiler_text('#include "/etc/passwd"\nint x;')
     '#error not in the corpus: include  /etc/passwd\nint x;'
@@ -110,7 +110,7 @@ def _joined(source: str) -> str:
 
 
 def _sanitised(text: str) -> tuple[str, set[str]]:
-    """Return ``text`` without comments and directives that read, and the words of its code."""
+    """Return ``text`` without comments and file-reading directives, and the words of its code."""
     pieces: list[str] = []
     words: set[str] = set()
     reads_by_pragma = "_Pragma" in text and _READING_PRAGMA_IN_CODE.search(text) is not None

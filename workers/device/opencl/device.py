@@ -1,7 +1,7 @@
-"""OpenCL devices: how one is found by name, and its record.
+"""Find an OpenCL device by name, and make its record.
 
-Owns how a ``DeviceRef`` becomes a pyopencl device, and how that becomes a ``Device``. ``peaks.py``
-measures peaks; ``workers/discovery/find.py`` decides which devices are usable.
+Owns how a ``DeviceRef`` leads to a pyopencl device, and how a ``Device`` is made from that.
+``peaks.py`` measures peaks; ``workers/discovery/find.py`` decides which devices are usable.
 """
 
 from __future__ import annotations
@@ -159,10 +159,11 @@ def _slug(text: str) -> str:
 
 
 def last_level_cache_bytes(device: cl.Device) -> int:
-    """Return the size of the last-level cache, bytes: OpenCL's own figure is often wrong.
+    """Return the size of the last-level cache in bytes, the largest of all known figures.
 
-    Intel's runtime reports the L2 of one core, so for a CPU Linux's list counts, too. NVIDIA's
-    reports a first-level figure, so for a GPU the CUDA driver's figure counts, too.
+    OpenCL's figure is often too small. Intel's runtime reports the L2 of one core, so for a CPU the
+    caches that Linux lists count, too. NVIDIA's runtime reports a first-level cache, so for a GPU
+    the CUDA driver's figure counts, too.
     """
     sizes = [int(device.global_mem_cache_size)]
     if device.type & cl.device_type.CPU:

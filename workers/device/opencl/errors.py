@@ -1,7 +1,7 @@
-"""OpenCL's error numbers as failure codes.
+"""Turn OpenCL's error numbers into failure codes.
 
 Owns the table, and the one context manager that handles every pyopencl error of a kernel. An error
-is known by its number, never by its text, which differs between vendors and releases.
+is identified by its number, never by its text, which differs between vendors and releases.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def failure_of(
     Args:
         error: the error that pyopencl raised.
         stage: the stage of the kernel's life in which it was raised.
-        waiting: whether the call waited for launched work. Any error is then the kernel's fault,
-            and the context is lost (NVIDIA answers OUT_OF_RESOURCES to an illegal access).
+        waiting: whether the call waited for launched work. If so, any error is the kernel's fault,
+            and the context is lost (NVIDIA reports an illegal access as OUT_OF_RESOURCES).
         log: the compiler's log, if any.
     """
     number = int(error.code)
@@ -64,7 +64,7 @@ def cl_errors(stage: Stage, *, waiting: bool = False) -> Iterator[None]:
 
 
 def launch_error(detail: str) -> DeviceFailure:
-    """Return a refusal by LLMPerf, made before the driver could crash on the launch."""
+    """Return the failure of a launch that LLMPerf refuses, before the driver could crash on it."""
     return _failure(FailureCode.LAUNCH_ERROR, Stage.LAUNCH, detail)
 
 

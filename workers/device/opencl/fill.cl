@@ -18,7 +18,8 @@ uint hashed(ulong i, uint key)
 // Index of scalar i of a structure's member: `count` scalars from `offset` on, every `stride`.
 #define LEAF_PLACE (i / count * stride + offset + i % count)
 
-// NAME writes n scalars and `zeros` zeros behind them; NAME_leaf a member of n / count structures.
+// NAME writes n scalars and `zeros` zeros behind them; NAME_leaf writes a member of n / count
+// structures.
 #define FILL_AS(NAME, TYPE, EXPRESSION)                                         \
     __kernel void NAME(__global TYPE *out, ulong n, uint key, ulong limit,      \
                        ulong zeros)                                             \
@@ -47,7 +48,8 @@ uint hashed(ulong i, uint key)
     FILL_AS(bounded_##KIND, TYPE, (TYPE)below_limit(bits, limit))               \
     FILL_AS(prefix_##KIND, TYPE, (TYPE)prefix_value(i, n, bits, limit))
 
-// Between floor(i * limit / n) and floor((i + 1) * limit / n), so that values never decrease.
+// Returns a value between floor(i * limit / n) and floor((i + 1) * limit / n), so that values
+// never decrease.
 ulong prefix_value(ulong i, ulong n, uint bits, ulong limit)
 {
     ulong low = i * limit / n;
@@ -55,7 +57,8 @@ ulong prefix_value(ulong i, ulong n, uint bits, ulong limit)
     return low + (((ulong)bits * (high - low)) >> 32);
 }
 
-// 1/2 plus a number below 3/2, from all but two of the `used` leading bits; the first is the sign.
+// Returns 1/2 plus a number below 3/2 that all but two of the `used` leading bits give; the first
+// bit is the sign.
 long signed_steps(uint bits, uint used)
 {
     ulong drawn = bits >> (32 - used), fraction = drawn & ((1ul << (used - 2)) - 1);
@@ -106,8 +109,9 @@ FILL_HALVES(fill, (float)(bits >> 21) * 0x1.0p-11f)
 FILL_HALVES(flags, (float)below_limit(bits, limit))
 FILL_HALVES(signed, (float)signed_steps(bits, 11) * 0x1.0p-9f)
 
-// Writes `n` quads of words, other ones in each call: a compressing memory must not see a constant.
-// One quad per work-item: a strided loop took 75 ms for 64 MiB on a 2-core CPU, this takes 5 ms.
+// Writes `n` quads of words, which differ in each call because a memory may compress constants.
+// Each work-item writes one quad, which takes 5 ms for 64 MiB on a 2-core CPU; a strided loop took
+// 75 ms.
 __kernel void flush(__global uint4 *out, ulong n, uint key)
 {
     ulong i = get_global_id(0);
@@ -115,7 +119,7 @@ __kernel void flush(__global uint4 *out, ulong n, uint key)
         out[i] = (uint4)((uint)i ^ key);
 }
 
-// Writes `value`, a byte repeated four times, to n bytes from `start`: 16 at once if aligned.
+// Writes `value`, a byte repeated four times, to n bytes from `start`; 16 bytes at once if aligned.
 __kernel void set_bytes(__global uchar *out, ulong start, ulong n, uint value)
 {
     ulong i = (ulong)get_global_id(0) * 16;
@@ -177,7 +181,7 @@ __kernel void triad(__global const float4 *a, __global const float4 *b, __global
 
 FMA_CHAIN(fma_float32, float, float4)
 
-// Always the same work: its time drifts only if the device's state does.
+// Always does the same work, so its time changes only if the device's state does.
 __kernel void sentinel(__global const float *in, __global float *out, uint turns)
 {
     uint i = (uint)get_global_id(0);

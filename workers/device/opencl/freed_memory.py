@@ -1,7 +1,7 @@
-"""Device memory that was freed, and that the driver is probably still clearing.
+"""Wait for device memory that was freed, and that the driver is probably still clearing.
 
 On an H200 (driver 580.159) launches limited by memory take 12 to 14 % longer after a buffer was
-freed, also in other processes. This lasts as long as the buffer's bytes take at 335 to 440 GB/s. A
+freed, also in other processes. This lasts for the buffer's bytes divided by 335 to 440 GB/s. A
 buffer that was never used, and so has no pages, causes no delay
 (``benchmarks/device/freed_memory.py``). So the driver presumably clears freed pages during later
 launches. Owns how long to wait for that.
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 CLEARED_BYTES_PER_S = 300e9
-"""Bytes per second at which the driver clears freed memory. Less than measured, since waiting too
-long costs less than a wrong time."""
+"""Bytes per second at which the driver clears freed memory. The value is lower than measured,
+because waiting too long costs less than a wrong time."""
 
 
 class FreedMemory:
@@ -39,7 +39,7 @@ class FreedMemory:
         self._cleared_s: float | None = None
 
     def note(self, num_bytes: int) -> None:
-        """Note that ``num_bytes`` are freed now; they are cleared after those freed before."""
+        """Note that ``num_bytes`` are freed now; the driver clears earlier freed bytes first."""
         if self._bytes_per_s is not None:
             from_s = self._clock()
             if self._cleared_s is not None:

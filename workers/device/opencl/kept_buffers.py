@@ -1,9 +1,9 @@
 """Device buffers that outlive their task, for the next task to use.
 
 Owns which buffers are kept. Allocating and freeing take locks in NVIDIA's driver that all processes
-of a host share, on all its GPUs. While another process opens or closes a context, they take 8 ms on
-average and up to 45 ms instead of 0.3 ms (H200, driver 580.159). Launches, copies and loading of
-programs are not delayed.
+of a host share, on all its GPUs. While another process opens or closes a context, an allocation or
+a free takes 8 ms on average and up to 45 ms instead of 0.3 ms (H200, driver 580.159). Launches,
+copies and loading of programs are not delayed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from workers.device.interface import DeviceFailure
 from workers.device.opencl.errors import cl_errors
 
 PAGE_BYTES = 2**21
-"""Bytes: sizes of kept buffers are multiples of this. NVIDIA's driver maps pages of 2 MiB, so this
-costs no memory, and tasks with buffers of similar size can use the same ones."""
+"""Sizes of kept buffers are multiples of this number of bytes. NVIDIA's driver maps pages of 2 MiB,
+so this costs no memory, and tasks with buffers of similar size can share them."""
 
 
 class KeptBuffers:
-    """Gives out buffers and keeps returned ones; the longest kept are freed first.
+    """Gives out buffers and keeps returned ones; the buffers kept longest are freed first.
 
-    A kept buffer still has the contents of its last kernel: its next user fills it.
+    A kept buffer still has the contents from its last kernel, so its next user must fill it.
 
     Args:
         allocate: returns a buffer of this many bytes; raises DeviceFailure.
         free: frees a buffer; raises pyopencl.Error if the context is lost.
-        max_bytes: most bytes to keep in all; 0: every buffer is allocated and freed.
+        max_bytes: maximum bytes to keep in all; with 0, every buffer is allocated and freed.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class KeptBuffers:
         self._free = free
         self._max_bytes = max_bytes
         self._kept: list[tuple[int, cl.Buffer]] = []
-        """Pairs of bytes and buffer, longest kept first."""
+        """Pairs of size in bytes and buffer; the one kept longest is first."""
 
     @property
     def num_bytes(self) -> int:
@@ -75,7 +75,7 @@ class KeptBuffers:
             return self._allocate(num_bytes)
 
     def give_back(self, buffer: cl.Buffer) -> None:
-        """Keep a buffer that no kernel uses any more; free the longest kept ones if needed.
+        """Keep a buffer that no kernel uses any more; free those kept longest if needed.
 
         Raises:
             pyopencl.Error: The context is lost, and a buffer had to be freed.

@@ -20,14 +20,14 @@ from workers.plan.inputs import fill_specs
 
 AT_ONCE = 10  # launches of a short kernel that are enqueued together
 _AT_ONCE_BELOW_NS = 9_000.0
-"""Nanoseconds of a launch below which several are enqueued at once. Enqueueing one takes 14 µs, so
-each has ended before the next one is enqueued."""
+"""Launches shorter than this number of ns are enqueued several at a time. To enqueue one takes 14
+µs, so each launch has ended before the next one is enqueued."""
 _AT_ONCE_REFILL_BYTES = 2**21
-"""Most bytes to refill between such launches: a refill of this size takes as long as a launch."""
+"""Maximum bytes to refill between such launches; refilling so many takes as long as a launch."""
 IDLE_NS = 3_000
-"""Fewest nanoseconds for which the device must be idle before a launch counts. The gap is 1,300 ns
-on an H200 back to back, and 5,000 ns or more where the device waits for the host. In the latter
-case event times are those of launches that are waited for one by one."""
+"""Minimum of ns for which the device must be idle before a launch counts. On an H200 the gap is
+1,300 ns between queued launches, and 5,000 ns or more if the device waits for the host. After such
+a long gap, event times are the same as when the host waits for each launch."""
 
 _WRITTEN = (Access.WRITE, Access.READ_WRITE)
 _START, _END = cl.profiling_info.START, cl.profiling_info.END
@@ -35,7 +35,7 @@ _START, _END = cl.profiling_info.START, cl.profiling_info.END
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedBuffer:
-    """One global or constant buffer of the current config; ``num_bytes`` is without its guard."""
+    """One global or constant buffer of the current config; ``num_bytes`` leaves out its guard."""
 
     argument: Argument
     buffer: cl.Buffer
@@ -77,17 +77,17 @@ class OpenclLauncher:
         return self._needs_refill
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
-        """Restore the written buffers (``everything``: all) to the inputs of ``seed``; untimed.
+        """Restore the written buffers (with ``everything`` all) to the inputs of ``seed``; untimed.
 
         The zeros behind a buffer are restored, too (behind structures only at a config's first
-        refill): otherwise a smaller buffer would be followed by a larger config's inputs.
+        refill). Otherwise the inputs of a larger config would follow a smaller buffer.
         """
         self._require_current()
         with cl_errors(Stage.LAUNCH):
             self._enqueue_refill(seed, everything=everything)
 
     def _enqueue_refill(self, seed: int, *, everything: bool = False) -> cl.Event | None:
-        """Enqueue the fills; return the last one's event, None if there is nothing to fill."""
+        """Enqueue the fills; return the last fill's event, None if there is nothing to fill."""
         if seed != self._fill_seed:
             self._fills = {
                 item.argument.position: self._prepare_fills(item, seed) for item in self._buffers
@@ -122,7 +122,7 @@ class OpenclLauncher:
     def launch(self, count: int = 1) -> float:
         """Launch ``count`` times back to back; return the mean device time of one launch, ns.
 
-        It is measured from the first start to the last end, so it includes gaps between launches.
+        The time runs from the first start to the last end, so it includes gaps between launches.
         """
         self._require_current()
         config, queue, kernel = self._config, self._queue.queue, self._cl_kernel
@@ -141,7 +141,7 @@ class OpenclLauncher:
             raise failure_of(error, stage=Stage.LAUNCH, waiting=is_waiting) from error
 
     def num_at_once(self, estimate_ns: float) -> int:
-        """Return how many such launches to enqueue at once; 1 on CPU devices, which lag behind."""
+        """Return how many launches of this length to enqueue at once; 1 on a CPU, which lags."""
         if not self._queue.is_gpu or estimate_ns > _AT_ONCE_BELOW_NS:
             return 1
         if self.needs_refill:
@@ -201,7 +201,7 @@ class OpenclLauncher:
             )
 
     def retire(self) -> None:
-        """Invalidate this launcher: its kernel's arguments and buffers go to another config."""
+        """Invalidate this launcher, as another config gets its kernel's arguments and buffers."""
         self._is_retired = True
 
     def _require_current(self) -> None:

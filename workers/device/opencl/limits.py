@@ -17,7 +17,7 @@ from workers.device.opencl.errors import cl_errors, launch_error, out_of_memory
 from workers.plan.inputs import is_fillable
 
 GUARD_BYTES = 4096
-"""Bytes of zeros behind every buffer: a kernel that reads a little too far reads zeros."""
+"""Bytes of zeros behind every buffer. A kernel that reads a little too far reads these zeros."""
 
 
 class LaunchLimits:
@@ -28,10 +28,10 @@ class LaunchLimits:
         signature: the kernel's signature.
         cl_kernel: the kernel, loaded on the device.
         cl_device: the device on which it is launched.
-        device: its record.
+        device: the record of this device.
 
     Raises:
-        DeviceFailure: ``unsupported``: an argument's kind or type cannot be passed.
+        DeviceFailure: ``unsupported``, if an argument's kind or type cannot be passed.
     """
 
     def __init__(
@@ -124,7 +124,10 @@ class LaunchLimits:
 
 
 def padded(num_bytes: int) -> int:
-    """Return ``num_bytes`` in whole guards, plus one guard; close sizes can share a buffer."""
+    """Return ``num_bytes`` rounded up to whole guards, plus one guard.
+
+    Because of the rounding, configs of similar size can use the same buffer.
+    """
     return (num_bytes + GUARD_BYTES - 1) // GUARD_BYTES * GUARD_BYTES + GUARD_BYTES
 
 

@@ -1,12 +1,12 @@
-"""The best rate of several loads, measured in rounds: every load has a short turn in each round.
+"""Measure the best rate of several loads in rounds: every load has a short turn in each round.
 
 Owns the rounds and their spread. ``peaks.py`` has the loads.
 
-The best of five launches in a row was not enough on a CPU device: they took 2 ms, less than a time
+The best of five launches in a row was not enough on a CPU device. They took 2 ms, less than a time
 slice of the scheduler. If another process used one of two processors for that long, half the peak
 was recorded (117 instead of 231 GFLOP/s in 3 of 8 starts on 2 cores). Eight rounds are enough
-beside one busy process. Beside two, one start in a CI run still gave 158 GFLOP/s, so rounds go on
-until two of them agree.
+beside one busy process. Beside two busy processes, one start in a CI run still gave 158 GFLOP/s.
+So rounds go on until two of them agree.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ def peaks_of(
 ) -> list[Peak]:
     """Return the peak of each load.
 
-    Rounds go on beyond ``num_rounds`` while the best rate of some load was reached in only one
-    round: the other rounds were disturbed, so that one may have been, too.
+    Rounds go on beyond ``num_rounds`` while only one round came close to the best rate of some
+    load. All other rounds were disturbed then, so the best one may have been disturbed, too.
 
     Args:
-        loads: what to measure, warmed up.
-        num_rounds: fewest turns of each load; between two turns all other loads have theirs.
-        most_rounds: most turns of each load.
-        turn_s: seconds of a turn; it has at least one launch.
+        loads: the loads to measure, warmed up.
+        num_rounds: minimum number of turns of each load; between two turns of a load, every other
+            load has a turn.
+        most_rounds: maximum number of turns of each load.
+        turn_s: seconds of a turn, which has at least one launch.
         clock_s: monotonic seconds.
     """
     rounds: list[list[float]] = []

@@ -34,8 +34,9 @@ _KEPT_SHARE = 1 / 32
 def set_scalar(kernel: cl.Kernel, position: int, value: np.generic | npt.NDArray[Any]) -> None:
     """Set an argument that is passed by value.
 
-    ``Kernel.set_arg`` takes any object and tries three conversions of a number first: 14 µs instead
-    of 0.1 µs, as long as a short launch. The private function that it then calls may be missing.
+    ``Kernel.set_arg`` takes any object and first tries three conversions of a number. That takes 14
+    µs instead of 0.1 µs, as long as a short launch. This function calls the private function that
+    ``set_arg`` calls in the end; pyopencl may not have that function.
     """
     set_bytes = getattr(kernel, "_set_arg_buf", kernel.set_arg)
     set_bytes(position, value)
@@ -82,7 +83,7 @@ class DeviceQueue:
         self.own_local_size = min(64 if is_cpu else 256, device.max_work_group_size)
 
     def new_kernel(self, name: str) -> cl.Kernel:
-        """Return a new object of one of fill.cl's kernels: only its owner sets its arguments."""
+        """Return a new object of a kernel in fill.cl, whose arguments only the caller sets."""
         return cl.Kernel(self._program, name)
 
     def own_kernel(self, name: str) -> cl.Kernel:
@@ -92,12 +93,12 @@ class DeviceQueue:
         return self._kernels[name]
 
     def allocate(self, num_bytes: int) -> cl.Buffer:
-        """Allocate a device buffer. Raises DeviceFailure (out_of_memory)."""
+        """Allocate a device buffer; raises DeviceFailure (``out_of_memory``)."""
         with cl_errors(Stage.LAUNCH):
             return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, num_bytes)
 
     def free(self, buffer: cl.Buffer) -> None:
-        """Free a device buffer. Raises pyopencl.Error if the context is lost."""
+        """Free a device buffer; raises pyopencl.Error if the context is lost."""
         num_bytes = int(buffer.size)
         buffer.release()
         self.freed.note(num_bytes)
@@ -140,8 +141,8 @@ class DeviceQueue:
     def settle(self) -> None:
         """Wait for fills, flushes and clearing, so that a timed launch starts on an idle device.
 
-        A launch queued behind other work looks shorter: 3.6 µs instead of 5.4 µs on an H200 (vadd
-        of 1,024 elements). Kernels that need refills would seem faster than those that do not.
+        A launch that is queued behind other work looks shorter: 3.6 µs instead of 5.4 µs on an H200
+        (vadd of 1,024 elements). So kernels that need refills would seem faster than others.
         """
         if self._has_own_work:
             self.queue.finish()
@@ -149,11 +150,11 @@ class DeviceQueue:
         self.freed.await_cleared()
 
     def note_settled(self) -> None:
-        """Note that the last command was waited for: no work of LLMPerf's is left on the queue."""
+        """Note that the last command was waited for, so no work of LLMPerf is left on the queue."""
         self._has_own_work = False
 
     def fill(self, buffer: cl.Buffer, kind: FillKind, num_scalars: int, key: int) -> None:
-        """Enqueue a fill of ``num_scalars`` of ``kind`` without a content rule."""
+        """Enqueue a fill with ``num_scalars`` scalars of ``kind`` and no content rule."""
         spec = FillSpec(kind=kind, key=key, num_scalars=num_scalars)
         self.prepared_fill(buffer, spec, slot=()).enqueue()
 
@@ -169,7 +170,8 @@ class DeviceQueue:
             buffer: the buffer to fill.
             spec: the values.
             slot: name of the kernel object.
-            num_zeros: scalars behind the filled ones to set to 0; none if ``spec`` has a place.
+            num_zeros: number of scalars behind the filled ones to set to 0; must be 0 if ``spec``
+                has a place.
         """
         kernel = self._fill_kernels.get((slot, spec.kernel_name))
         if kernel is None:
@@ -177,7 +179,7 @@ class DeviceQueue:
         limit = spec.contents.limit if spec.contents else 0
         place = spec.place
         tail = (num_zeros,) if place is None else (place.offset, place.stride, place.count)
-        # Not set_args: there pyopencl generates Python code for each kernel object, in some ms.
+        # Not set_args: it makes pyopencl generate Python code for each kernel object, in some ms.
         kernel.set_arg(0, buffer)
         set_scalar(kernel, 1, np.uint64(spec.num_scalars))
         set_scalar(kernel, 2, np.uint32(spec.key))
@@ -209,7 +211,7 @@ class DeviceQueue:
         """Write twice the last-level cache, but at most a quarter of the largest allocation."""
         if self._flush is None:
             self._flush = self._new_flush()
-            self._enqueue_flush(*self._flush[:2])  # first use of its pages and its kernel
+            self._enqueue_flush(*self._flush[:2])  # the first use of its pages and kernel is slow
             self.queue.finish()
         self._enqueue_flush(*self._flush[:2])
 

@@ -43,8 +43,8 @@ def build_program(
     Source and options may be untrusted. The compiler gets no way to another file, and only options
     that are known to be harmless.
 
-    pyopencl's own cache is off: build times must be real, and no file may be shared with a child
-    that is killed.
+    pyopencl's own cache is off, because build times must be real and no file may be shared with a
+    child that is killed.
 
     Raises:
         DeviceFailure: ``build_error``, with the compiler's log.
@@ -60,7 +60,7 @@ def build_program(
             "-cl- options are allowed; a macro's value must not contain blanks or quotes"
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # compiler output, and pyopencl's on "defeated caching"
+        warnings.simplefilter("ignore")  # on compiler output, and on "defeated caching"
         if isinstance(source, bytes):
             program = cl.Program(context, [device], [source])
         else:
@@ -94,7 +94,7 @@ class OpenclCompiler:
     """Compiles kernels to the device's binaries; lives in a compile child."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        """Open a context on the device that ``ref`` names; LookupError if it is not present."""
+        """Open a context on the device ``ref``; raises LookupError if it is not present."""
         self._device = find_cl_device(ref)
         self._context = cl.Context([self._device])
 
@@ -119,7 +119,7 @@ class OpenclSession:
     """An open context with a profiling queue; lives in a run child."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        """Open the device ``ref`` and build LLMPerf's kernels; LookupError if it is not present."""
+        """Open the device ``ref``, build LLMPerf's kernels; raises LookupError if it is absent."""
         self._cl_device = find_cl_device(ref)
         self._context = cl.Context([self._cl_device])
         self._device = describe(self._cl_device)

@@ -1,8 +1,8 @@
-"""Pins each of the busiest threads of this process to its own processor, for a short time.
+"""Pin each of the busiest threads of this process to a processor of its own, for a short time.
 
 Owns the affinity of threads that a runtime has started. Linux may keep two of our threads on one
-processor while another process has a whole one. On 2 cores an OpenCL runtime then works on one
-thread for seconds, and a launch takes twice as long (116 instead of 232 GFLOP/s, in half of the
+processor while another process has a processor to itself. On 2 cores an OpenCL runtime then has one
+processor for seconds, and a launch takes twice as long (116 instead of 232 GFLOP/s, in half of the
 starts beside one busy process).
 """
 

@@ -1,9 +1,9 @@
 """The buffers of one launch, from a memory analysis: their elements and their steering contents.
 
 Owns the order in which sizes follow from each other. Buffers whose extent has a form come first.
-Row offsets (``PREFIX``) then size the buffers that they index. The remaining buffers have the
-simple rule's elements. Last, every buffer of indices gets the largest limit that keeps all
-accesses through it inside the indexed buffers.
+Then row offsets (``PREFIX``) decide the sizes of the buffers that they index. The simple rule gives
+the elements of all remaining buffers. Last, every buffer of indices gets the largest limit that
+keeps all accesses through it inside the indexed buffers.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from workers.plan.strategies.scalars import (
 )
 
 ELEMENTS_PER_ROW = 16
-"""Elements per row offset: the order of magnitude of real sparse matrices."""
+"""Elements per row offset, of the order of magnitude of real sparse matrices."""
 _FILLED = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _ROW_SHARE = 4
-"""Rows get shorter where all of them would take more than 1/4 of the bytes of a launch."""
+"""Rows get shorter if all rows together would take more than 1/4 of the bytes of a launch."""
 
 
 def simple_elements(argument: Argument, global_size: Shape, local_size: Shape) -> int:
     """Return the number of elements that the simple rule gives a pointer argument.
 
-    It is g**dims, where g is the longest side of the global size. A ``__local`` pointer gets one
-    element per work-item of the group.
+    The number is g**dims, where g is the longest side of the global size. A ``__local`` pointer
+    gets one element per work-item of the group.
     """
     if argument.kind is ArgumentKind.LOCAL_BUFFER:
         return math.prod(local_size)
@@ -71,8 +71,9 @@ def simple_argument(
 class AnalysedBuffers:
     """The rule for the pointer arguments of one kernel.
 
-    ``max_launch_bytes``: limit of all buffers of a launch together. ``given``: what the user has
-    fixed, by position: the elements of a buffer, or the value of a scalar. Other buffers follow it.
+    ``max_launch_bytes``: limit of all buffers of a launch together. ``given``: the elements of
+    buffers and the values of scalars that the user has fixed, by position. The sizes of all other
+    buffers follow from them.
     """
 
     signature: Signature
@@ -92,8 +93,9 @@ class AnalysedBuffers:
         Args:
             global_size: work-items of the launch, by dimension.
             local_size: work-items of a work-group, by dimension.
-            values: of the scalars, by position.
-            contents: of the buffers whose values steer nothing known; None: the usual contents.
+            values: values of the scalars, by position.
+            contents: contents of the buffers whose values steer nothing that is known; None: the
+                usual contents.
         """
         scalars = {one.name: values[one.position] for one in integer_scalars(self.signature)}
         sizes = launch_sizes(global_size, local_size, scalars)
@@ -130,8 +132,8 @@ class AnalysedBuffers:
             extent = self.analysis.extent(position)
             reach = extent_elements(extent, sizes)
             if extent is not None and reach is not None:
-                # A form that is not validated may be too small, so the simple rule's size is the
-                # least that the buffer gets.
+                # A form that is not validated may give too few elements. So the buffer gets at
+                # least as many as the simple rule gives.
                 plain = simple_elements(argument, global_size, local_size)
                 found[position] = max(1, reach, 0 if extent.validated else plain)
         with_form = frozenset(found)
@@ -146,7 +148,7 @@ class AnalysedBuffers:
             if position not in found:
                 owner = row_offsets.get(position)
                 argument = pointers[position]
-                if owner is None or owner in waiting:  # a cycle: sized as if nothing were known
+                if owner is None or owner in waiting:  # a cycle: as if nothing were known
                     found[position] = simple_elements(argument, global_size, local_size)
                 else:
                     rows = size(owner, waiting | {position})
@@ -164,7 +166,7 @@ class AnalysedBuffers:
         return found
 
     def _row_elements(self, argument: Argument, rows: int) -> int:
-        """Return the elements behind ``rows`` row offsets, fewer per row if memory is short."""
+        """Return the elements that ``rows`` row offsets index; fewer per row if memory is short."""
         most_elements = self.max_launch_bytes // _ROW_SHARE // max(1, argument.element_bytes)
         return max(rows, min(ELEMENTS_PER_ROW * rows, most_elements))
 
@@ -187,7 +189,7 @@ def can_hold_indices(argument: Argument) -> bool:
 
 
 def _if_known(contents: Contents | None, argument: Argument) -> Contents | None:
-    """Return the rule if it changes this buffer's values: ``SIGNED`` needs floating-point ones."""
+    """Return the rule if it applies to this buffer: ``SIGNED`` needs floating-point values."""
     if contents is None or argument.kind not in _FILLED:
         return None
     types = _scalar_types(argument)

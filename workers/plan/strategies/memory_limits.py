@@ -1,6 +1,7 @@
-"""What fits on a device: local sizes, buffers, local memory. Never plan what cannot be allocated.
+"""Decide what fits on a device: local sizes, buffers and local memory.
 
-Owns the limits that a plan respects. Where a driver still refuses a launch, the row fails.
+Owns the limits that a plan respects, so that no config is planned that cannot be allocated. If a
+driver still refuses a launch, the row fails.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from workers.plan.ndranges import Shape, local_shapes, small_shapes
 
 GLOBAL_KINDS = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _GUARD_BYTES = 2 * 4096
-"""Bytes: each buffer is allocated in whole pages with a zeroed page behind it."""
+"""Bytes that a buffer may need in addition: it is allocated in pages, with a zeroed page behind."""
 
 
 def launch_bytes(signature: Signature, config: LaunchConfig) -> int:
@@ -69,7 +70,7 @@ def _constant_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int
 
 
 def _constant_limit(device_class: DeviceClass) -> int:
-    """Return the most bytes of one ``__constant`` buffer, without guard page (NVIDIA: 64 KiB)."""
+    """Return the maximum bytes of a ``__constant`` buffer, without guard page (NVIDIA: 64 KiB)."""
     limit_bytes = device_class.max_constant_buffer_bytes
     return device_class.max_allocation_bytes if limit_bytes is None else limit_bytes
 
@@ -83,9 +84,9 @@ def shapes_within(
 ) -> tuple[Shape, ...]:
     """Return the local sizes that kernel and device allow, without regard to local memory.
 
-    ``allows``: whether the kernel's own arrays are large enough for a local size. If none of the
-    usual sizes passes, smaller ones are returned: those that pass and have at least half as many
-    work-items as the largest that passes.
+    ``allows``: tells whether the kernel's own arrays are large enough for a local size. If it
+    allows none of the usual sizes, smaller ones are returned: those allowed sizes that have at
+    least half as many work-items as the largest allowed one.
     """
     dims = signature.dims
     limits = _side_limits(signature, device_class)
@@ -115,9 +116,9 @@ def shapes_within_local_memory(
 ) -> tuple[Shape, ...]:
     """Return the local sizes whose local memory fits.
 
-    ``needed_bytes``: local memory of a launch, the declared arrays included. ``allows``: as in
-    ``shapes_within``. Where even the smallest of the usual shapes needs too much: the longest
-    shape along dimension 0 that fits.
+    ``needed_bytes``: returns the local memory of a launch, the declared arrays included.
+    ``allows``: as in ``shapes_within``. If even the smallest of the usual shapes needs too much
+    local memory, the result is the longest shape along dimension 0 that fits.
     """
     shapes = shapes_within(signature, device_class, few=few, allows=allows)
     limit_bytes = device_class.local_memory_bytes
@@ -138,7 +139,7 @@ def shapes_within_local_memory(
 
 
 def max_simple_side(signature: Signature, device_class: DeviceClass, config: PlanConfig) -> int:
-    """Return the longest side of a global size at which buffers of side**dims elements all fit."""
+    """Return the longest side of a global size for which all buffers of side**dims elements fit."""
     sizes = [one.element_bytes for one in signature.arguments if one.kind in GLOBAL_KINDS]
     if not sizes:
         return config.max_work_items

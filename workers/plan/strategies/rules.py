@@ -1,7 +1,7 @@
 """The three input strategies as functions of the NDRange, and which of them a kernel allows.
 
-Owns the fall-back: where an analysis does not suffice for a strategy, the next simpler strategy
-plans the configs, under its own label. A failed analysis leaves no kernel without configs.
+Owns the fall-back: if an analysis does not suffice for a strategy, the next simpler strategy plans
+the configs, under its own label. So a kernel whose analysis failed has configs, too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class InputRule(Protocol):
 
     @property
     def strategy(self) -> Strategy:
-        """The label of its configs."""
+        """The label of the planned configs."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class InputRule(Protocol):
 
 
 def any_local_size(_: Shape) -> bool:
-    """Allow every local size: nothing is known of the kernel's arrays."""
+    """Allow every local size, because nothing is known about the kernel's arrays."""
     return True
 
 
@@ -67,7 +67,7 @@ def any_local_size(_: Shape) -> bool:
 class SimpleRule:
     """Buffers and integers as large as the NDRange; source: LLMPerf, arXiv 2503.11244.
 
-    ``given``: what the user has fixed, by position: elements of a buffer, or value of a scalar.
+    ``given``: elements of buffers and values of scalars that the user has fixed, by position.
     """
 
     signature: Signature
@@ -87,8 +87,8 @@ class SimpleRule:
 class MemoryAnalysisRule:
     """Scalars by their role or as chosen for the kernel; every buffer as large as its extent.
 
-    ``varied``: the values that differ from the usual ones. ``fits_memory``: whether the buffers of
-    a launch can be allocated.
+    ``varied``: gives the values that replace the usual ones. ``fits_memory``: tells whether the
+    buffers of a launch can be allocated.
     """
 
     buffers: AnalysedBuffers
@@ -102,7 +102,7 @@ class MemoryAnalysisRule:
         return self.buffers.analysis.allows
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
-        """Return scalars that follow the NDRange, and buffers that follow from both."""
+        """Return scalars that follow from the NDRange, and buffers that follow from both."""
         variation = self.varied.at(global_size)
         fixed = {**variation.scalars, **self.buffers.given}
 
@@ -118,10 +118,10 @@ class MemoryAnalysisRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoupledRule:
-    """Scalars drawn independently of the NDRange; the extents follow.
+    """Scalars are drawn independently of the NDRange; the buffers follow from the extents.
 
-    Floating-point scalars are drawn only if every extent is validated, as no extent depends on
-    them then.
+    Floating-point scalars are drawn only if every extent is validated, because then no extent
+    depends on them.
 
     ``key``: seeds the draws, together with the global size. Launches of one global size have the
     same draws, so that siblings differ only in the local size. ``varied``, ``fits_memory``: as in
@@ -164,12 +164,12 @@ def _first_that_fits(
     limits: Sequence[int],
     fits_memory: Callable[[Arguments], bool],
 ) -> Arguments:
-    """Return the arguments of the first limit whose buffers fit, else those of the last limit."""
+    """Return the arguments for the first limit whose buffers fit, else those for the last limit."""
     arguments: Arguments = ()
     for limit in limits:
         previous, arguments = arguments, with_limit(limit)
         if arguments == previous or fits_memory(arguments):
-            break  # equal arguments: no scalar depends on the limit, so another limit cannot help
+            break  # no scalar depends on the limit, so another limit cannot help
     return arguments
 
 
@@ -180,7 +180,7 @@ def rules_for(
     config: PlanConfig,
     analysis: Analysis | None,
 ) -> tuple[InputRule, ...]:
-    """Return the rules for the asked strategies, or simpler ones, each once and in order."""
+    """Return the rules for the wanted strategies, or for simpler ones, each once and in order."""
     strategies = tuple(
         dict.fromkeys(_possible(signature, one, analysis) for one in config.strategies)
     )
@@ -198,13 +198,13 @@ def completing_rule(
 ) -> InputRule:
     """Return the rule that completes launches in which a user has fixed some arguments.
 
-    It is the memory-analysis rule, or the simple one where the analysis does not suffice, as in
+    It is the memory-analysis rule, or the simple rule if the analysis does not suffice, as in
     ``collect``. Fixed arguments are kept, and the missing ones follow from them.
 
     Args:
-        kernel: with its signature.
-        device_class: where the launches run.
-        config: its caps apply.
+        kernel: the kernel with its signature.
+        device_class: the class of the device on which the launches run.
+        config: the plan configuration, of which the caps apply.
         analysis: the kernel's memory analysis, if any.
         given: by position, the elements of a buffer or the value of a scalar.
     """
@@ -216,7 +216,7 @@ def completing_rule(
 def trial_rule(signature: Signature, analysis: Analysis, choice: InputChoice) -> InputRule | None:
     """Return the memory-analysis rule with one choice of inputs at every global size.
 
-    It depends on no device. None for a kernel whose analysis does not suffice for the rule.
+    The rule depends on no device. The result is None if the analysis does not suffice for the rule.
     """
     if _possible(signature, Strategy.MEMORY_ANALYSIS, analysis) is Strategy.SIMPLE:
         return None
@@ -252,9 +252,9 @@ def _has_forms(signature: Signature, analysis: Analysis) -> bool:
 
 
 def _can_decouple(signature: Signature, analysis: Analysis) -> bool:
-    """Return whether scalars may vary independently: there are some, and every buffer has a form.
+    """Return whether the kernel has scalars, and every buffer a form, so that scalars may vary.
 
-    A buffer without a form has the simple rule's elements. These are enough only while every scalar
+    A buffer without a form has the simple rule's elements, which are enough only while every scalar
     equals the global size.
     """
     known = _known_positions(analysis)
@@ -263,7 +263,7 @@ def _can_decouple(signature: Signature, analysis: Analysis) -> bool:
 
 
 def _known_positions(analysis: Analysis) -> frozenset[int]:
-    """Return the positions of buffers with a form: their own, or as a target of index values."""
+    """Return the positions of buffers with a form of their own, or as a target of index values."""
     with_form = {one.position for one in analysis.extents if one.form is not None}
     targets = {one.position for role in analysis.index_roles for one in role.targets}
     return frozenset(with_form | targets)

@@ -1,7 +1,7 @@
 """The values of scalar arguments: by their role, as large as the NDRange, or drawn independently.
 
-Owns one function per strategy, each a pure function of the NDRange and, for drawn values, of a
-draw. Values are moved into the range of narrow types. ``workers/source/size_roles.py`` reads the
+Owns one function per strategy: a pure function of the NDRange and, for drawn values, of a random
+number. Values are moved into the range of narrow types. ``workers/source/size_roles.py`` reads the
 roles from the source; ``workers/work/input_choice.py`` tries values that keep more work-items busy.
 """
 
@@ -15,16 +15,16 @@ from llmperf_common.records import Argument, ArgumentKind, Signature, SizeRole
 from workers.plan.ndranges import Shape, log_uniform
 
 LOOP_LIMITS = (1024, 128, 16, 1)
-"""Largest values of scalars that bound a loop or have no known role: if every work-item of a full
-device looped over the global size, a launch would take hours. The first limit at which the buffers
-fit is used, so matrices of many rows get shorter rows and no NDRange is left out."""
+"""Largest values of scalars that bound a loop or have no known role. If every work-item of a full
+device looped over the global size, a launch would take hours. The first limit with which the
+buffers fit is used, so matrices of many rows get shorter rows and no NDRange is left out."""
 DRAWN_LOOP_LIMITS = (4096, 512, 64, 8, 1)
-"""The same for drawn values: the upper ends of their ranges."""
+"""The same limits for drawn values, as the upper ends of the ranges from which they are drawn."""
 MOST_LANES = 32
-"""Value of a scalar that splits a work-group: the shortest 1-D group of a plan. It is a power of
-two, so it divides a group into equal parts."""
+"""Value of a scalar that splits a work-group: the size of the smallest usual 1-D group. It is a
+power of two, so it divides a group into equal parts."""
 GUARD_SPREAD = 4
-"""A drawn guard lies between the global size divided by this and times this."""
+"""A drawn guard lies between the global size divided by this number and multiplied by it."""
 PITCH_SPREAD = 2  # a drawn row length lies between global size 0 and this times it
 
 FLOATS = frozenset({"half", "float", "double"})
@@ -33,9 +33,10 @@ _GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}
 STAYING_SHARE = 0.5
 """Share of drawn floating-point scalars that stay at the usual 1.0."""
 _LEAST_FLOAT_LOG2, _MOST_FLOAT_LOG2 = -3.0, 3.0
-"""Range of the others, drawn log-uniformly: the analysis has probed 1.0, 2.5 and -2.5."""
+"""Range of all other drawn floating-point scalars, log-uniform around the values that the analysis
+has probed: 1.0, 2.5 and -2.5."""
 NEGATIVE_SHARE = 0.25
-"""Share of these others that are negative, if the analysis found that they steer nothing."""
+"""Share of these other scalars that are negative, if the analysis found that they steer nothing."""
 
 Number = int | float
 
@@ -60,7 +61,8 @@ def role_value(argument: Argument, global_size: Shape, limit: int) -> Number:
 
     A guard gets the global size that it is compared with. The row length of a matrix (``PITCH``)
     gets global size 0, and a scalar that splits a work-group gets ``MOST_LANES``. Loop bounds,
-    unknown roles and 1-D row lengths get global size 0, at most ``limit`` (of ``LOOP_LIMITS``).
+    unknown roles and 1-D row lengths get global size 0, but at most ``limit``, one of
+    ``LOOP_LIMITS``.
     """
     axis = guarded_axis(argument, global_size)
     if axis is not None:
@@ -81,9 +83,9 @@ def drawn_value(argument: Argument, global_size: Shape, at: float, limit: int) -
     ``MOST_LANES``. Loop bounds and unknown roles lie in [1, ``limit``].
 
     Args:
-        argument: passed by value.
+        argument: an argument passed by value.
         global_size: work-items of the launch, by dimension.
-        at: a draw in [0, 1).
+        at: a random number in [0, 1).
         limit: largest value of loop bounds and unknown roles, one of ``DRAWN_LOOP_LIMITS``.
     """
     axis = guarded_axis(argument, global_size)
@@ -112,7 +114,7 @@ def drawn_float(at: float) -> float:
 
 
 def signed_float(value: float, at: float) -> float:
-    """Return ``value`` with the sign that the draw ``at`` in [0, 1) gives; 1.0 stays positive.
+    """Return ``value`` with the sign that the random ``at`` in [0, 1) gives; 1.0 stays positive.
 
     >>> signed_float(1.0, 0.1), signed_float(3.5, 0.1), signed_float(3.5, 0.3)
     (1.0, -3.5, 3.5)
@@ -133,7 +135,7 @@ def is_float_scalar(argument: Argument) -> bool:
 
 
 def guarded_axis(argument: Argument, global_size: Shape) -> int | None:
-    """Return the dimension of the index that the scalar guards; None if the launch has no such."""
+    """Return the dimension whose index the scalar guards; None if the launch does not have it."""
     axis = _GUARDED_AXIS.get(argument.size_role)
     return axis if axis is not None and axis < len(global_size) else None
 
@@ -144,7 +146,7 @@ def is_row_length(argument: Argument, global_size: Shape) -> bool:
 
 
 def largest_value(scalar_type: str) -> int:
-    """Return the largest integer of a type; ``size_t`` and the like count as ``long``."""
+    """Return the largest integer of a type; ``size_t`` and similar types count as ``long``."""
     return integer_range(scalar_type)[1]
 
 

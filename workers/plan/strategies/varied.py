@@ -1,9 +1,9 @@
-"""Inputs other than the usual ones: values with which a kernel works, and floats other than 1.0.
+"""Unusual inputs: values with which more work-items are active, and floats other than 1.0.
 
-Owns which global sizes keep the usual values, and what the others get: the ``InputChoice`` of the
-kernel (made by ``workers/work/input_choice.py``), and random values where its analysis shows that
-they steer nothing. A pure function of plan seed, kernel and global size: it is the same for
-siblings and for all devices.
+Owns which global sizes keep the usual values, and what all other sizes get: the ``InputChoice`` of
+the kernel (made by ``workers/work/input_choice.py``), and random values if the kernel's analysis
+shows that they steer nothing. Inputs are a pure function of plan seed, kernel and global size, so
+they are equal for siblings and on all devices.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SIGNED_SHARE = 0.25
 class Variation:
     """What one launch gets in place of the usual values.
 
-    ``scalars``: by position, only those that change. ``contents``: of the buffers whose values
-    steer nothing known; None: the usual contents.
+    ``scalars``: the values that change, by position. ``contents``: contents of the buffers whose
+    values steer nothing that is known; None: the usual contents.
     """
 
     scalars: Mapping[int, Number] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Varied(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenInputs:
-    """The choice made for a kernel and nothing else: the same at every global size."""
+    """Only the choice made for a kernel, the same at every global size."""
 
     signature: Signature
     choice: InputChoice
@@ -97,7 +97,7 @@ class VariedInputs:
         choice = self.analysis.inputs or InputChoice()
         chosen = ChosenInputs(signature=self.signature, choice=choice).at(global_size)
         scalars = {**self._floats(draws), **chosen.scalars}
-        # Contents do not change what such a kernel does; the analysis tried negative numbers, too.
+        # Contents do not change what the kernel does; the analysis tried negative numbers, too.
         may_be_signed = self.analysis.data_dependent is False and draws.unit() < SIGNED_SHARE
         return Variation(
             scalars=scalars, contents=chosen.contents or (SIGNED if may_be_signed else None)

@@ -1,9 +1,9 @@
 """How a kernel uses each of its buffers: read, written, both, or not at all.
 
 Owns the data flow of pointers: which parameters a pointer may come from (through variables,
-arithmetic, casts, helper functions and their return values), and the accesses through it.
-Flow-insensitive. Where a pointer can no longer be followed the answer is ``READ_WRITE``, because
-it only costs an untimed refill; a wrong ``READ`` or ``WRITE`` would spoil timings, because the
+arithmetic, casts, helper functions and their return values), and the accesses through the pointer.
+The analysis is flow-insensitive. If a pointer cannot be followed, the answer is ``READ_WRITE``,
+which costs only an untimed refill. A wrong ``READ`` or ``WRITE`` would spoil timings, because the
 buffer would not be refilled.
 """
 
@@ -45,7 +45,7 @@ _COPIES = ("async_work_group_copy", "async_work_group_strided_copy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Summary:
-    """A function's access flags for each parameter, and the parameters it may return."""
+    """A function's access flags for each parameter, and the parameters that it may return."""
 
     flags: tuple[int, ...]
     returned: Roots
@@ -111,7 +111,7 @@ class _FunctionAnalysis:
         return _Summary(flags=tuple(self._flags), returned=self._returned)
 
     def _assume_the_worst(self, seen: frozenset[str]) -> None:
-        """Mark parameters read and written unless ``const``, because statements are missing."""
+        """Mark parameters as read and written unless ``const``, because statements are missing."""
         for position, parameter in enumerate(self._function.parameters):
             if parameter.type.pointee is not None and parameter.type.pointee.is_const:
                 self._flags[position] |= _READ
@@ -223,7 +223,7 @@ class _FunctionAnalysis:
             self._mark(self._pointer_roots(value), _BOTH)
 
     def _visit_place(self, node: Node, flag: int) -> None:
-        """Record an access to the object that ``node`` names, and the reads to find its address."""
+        """Record an access to the object that ``node`` names, and the reads for its address."""
         if not _is_place(node):
             if node.kind is not NodeKind.REFERENCE:
                 for child in node.children:
@@ -242,7 +242,7 @@ class _FunctionAnalysis:
 
     def _visit_address(self, place: Node) -> None:
         if place.kind is NodeKind.REFERENCE and place.type.shape is TypeClass.POINTER:
-            # &p: other code may now change p, so that its old target may be accessed unseen.
+            # &p: other code may now change p, so p's old target may be accessed unseen.
             self._mark(self._variables.get(place.key, _NONE), _BOTH)
         self._visit_place(place, 0)
 

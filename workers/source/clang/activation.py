@@ -1,8 +1,8 @@
 """Evaluate one function's expressions to abstract values, given the values of its parameters.
 
-Flow-insensitive: a variable's value is the join of all values assigned to it. Calls of helper
-functions are evaluated with their arguments. Only the static features use the result, so that it
-need not be exact.
+The evaluation is flow-insensitive: a variable's value is the join of all values assigned to it.
+Calls of helper functions are evaluated with their arguments. The result need not be exact, because
+it serves static features and the choice of probes.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Activation:
             return known
         if self._depth >= _MAX_CALL_DEPTH:
             return replace(UNKNOWN, sources=all_sources(values))
-        # A recursive call finds this value meanwhile, so that the recursion ends.
+        # A recursive call finds this value, so that the recursion ends.
         self._returns[callee.key, values] = replace(UNKNOWN, sources=all_sources(values))
         inner = Activation(self._source, callee, values, self._depth + 1, self._returns)
         value = inner.returned()
@@ -293,7 +293,7 @@ def definitions(body: Node) -> dict[str, list[Definition]]:
 
 
 def definition_of(node: Node) -> tuple[str, Definition] | None:  # noqa: PLR0911  (one a kind of node)
-    """Return (key of the variable, how) if ``node`` assigns to a variable, else None."""
+    """Return (key of the variable, definition) if ``node`` assigns to a variable, else None."""
     if node.kind is NodeKind.VARIABLE:
         is_value = node.children and node.type.shape is not TypeClass.ARRAY
         return (node.key, Definition("=", node.children[0])) if is_value else None

@@ -35,8 +35,8 @@ _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118,
 _FIRST_ATTRIBUTE = 400
 _MAX_DEPTH = 2_000
 _CALLS_A_LEVEL = 8
-"""Python calls for each level of a tree, including those that rewrite a copy. We limit the depth
-ourselves: a RecursionError of Python would be lost in a ctypes callback."""
+"""Python calls for each level of a tree, including the calls that rewrite a copy. This module has a
+limit of its own, because a RecursionError of Python would be lost in a ctypes callback."""
 
 _PLAIN_KINDS = {
     102: NodeKind.MEMBER, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,
@@ -109,11 +109,11 @@ class CursorReader:
         self._types = TypeReader()
         self._found: list[Any] = []
         self._unit: Any = None
-        # Keys are addresses of libclang's objects: a spelling costs more than the rest of a node.
+        # Keys are addresses of libclang's objects: to read a type's name takes longer than a node.
         self._facts: dict[int, TypeFacts] = {}
         self._targets: dict[int, tuple[str, str, int | None]] = {}
         self._depth = 0
-        # One callback object serves all visits: making one costs more than most visits.
+        # One callback object serves all visits, because to make it takes longer than most visits.
         self._visitor = cindex.callbacks["cursor_visit"](self._keep)
         self._special: dict[int, Callable[[Any], Node]] = {
             _UNEXPOSED_EXPR: self._transparent,
@@ -179,7 +179,7 @@ class CursorReader:
         self._unit = cursor._tu
         initialiser = self._library.clang_Cursor_getVarDeclInitializer(cursor)
         children: tuple[Node, ...] = ()
-        # 70 to 73 are the kinds of invalid cursors: the declaration has no initialiser.
+        # 70 to 73 are the kinds of invalid cursors, which mean that there is no initialiser.
         if not 70 <= initialiser._kind_id <= 73:
             initialiser._tu = self._unit
             children = (self._node(initialiser),)

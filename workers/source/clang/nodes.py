@@ -1,8 +1,8 @@
 """A kernel file as plain values: functions, statements, expressions, types.
 
 Owns the small tree that the analyses walk (access, dimensions, static features). The analyses need
-no libclang object, so that they can be read and tested alone. ``clang/parse.py`` builds the tree.
-It leaves out implicit casts, parentheses and vector swizzles, but no address or value.
+no libclang object, so they can be read and tested alone. ``clang/parse.py`` builds the tree, and
+leaves out implicit casts, parentheses and vector swizzles, but no address or value.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class TypeClass(StrEnum):
 class TypeFacts:
     """What the analyses need to know about a type.
 
-    ``spelling``: as written, typedefs kept. ``scalar``: the OpenCL scalar (``float``, ``uint``,
-    ...); for arrays and records that of all leaves, or empty if leaves differ. ``num_scalars``:
-    lanes of a vector, leaves of a record or array. ``size_bytes``: as OpenCL defines it (16 for a
-    float3), 0 if unknown. ``space`` and ``is_const``: qualifiers of the type itself, not of its
-    pointee.
+    ``spelling``: the type as written, with typedefs. ``scalar``: the OpenCL scalar (``float``,
+    ``uint``, ...); for arrays and records the scalar of all leaves, or "" if leaves differ.
+    ``num_scalars``: lanes of a vector, leaves of a record or array. ``size_bytes``: the size that
+    OpenCL defines (16 for a float3), 0 if unknown. ``space`` and ``is_const``: qualifiers of the
+    type itself, not of its pointee.
     """
 
     spelling: str
@@ -111,8 +111,8 @@ class Node:
     """One node of a body.
 
     ``name``: operator (``+``, ``post++``, ``&``), callee, variable or member; for a floating-point
-    literal ``0`` or ``1`` if its value as a float is that. ``key``: identity of the declaration
-    that a REFERENCE, CALL or VARIABLE names. ``value``: of an integer literal or enumerator.
+    literal, ``0`` or ``1`` if its value as a float is 0 or 1. ``key``: identity of the declaration
+    that a REFERENCE, CALL or VARIABLE names. ``value``: value of an integer literal or enumerator.
 
     Children by kind: SUBSCRIPT (base, index); MEMBER (base,); CALL its arguments; VARIABLE its
     initialiser, if any; IF (condition, then[, else]); FOR (initialiser, condition, step, body),
@@ -151,7 +151,7 @@ class Function:
     num_errors: int
     """Parser errors inside the function; ``body`` may lack statements if there are any."""
     num_header_errors: int
-    """Parser errors before its body; a parameter of an unknown type may then appear as ``int``."""
+    """Parser errors before the body; a parameter of an unknown type may then appear as ``int``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The only module that calls libclang: OpenCL C text becomes plain values (``clang/nodes.py``).
 
 Owns the parser's options and the translation of libclang's cursors and types. ``signature.py``
-judges the kernels. libclang can crash on hostile input and cannot be interrupted, so that a
-collecting run calls this module in a child process (``parse_pool.py``).
+judges the kernels. libclang can crash on hostile input and cannot be interrupted, so a collecting
+run calls this module in a child process (``parse_pool.py``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _TARGET = (
     "-cl-no-stdinc", "-nostdinc", "-Xclang", "-fdeclare-opencl-builtins", "-include", _PRELUDE_NAME,
 )  # fmt: skip
 _KEEP_GOING = 0x200
-"""libclang's flag KeepGoing. After a missing header, the types that it would declare then give
-errors, not guesses."""
+"""libclang's flag KeepGoing. With it, a type that a missing header would declare gives an error;
+otherwise libclang guesses the type."""
 _ERROR = 3
 _MISSING_FILE = re.compile(r"'(.*)' file not found")
 _FUNCTION_DECL, _VAR_DECL = 8, 9
@@ -48,8 +48,8 @@ def parse(source: str, build_options: str = "") -> ParsedSource:
     """Parse one file.
 
     ``build_options`` may choose the language standard. Otherwise it is OpenCL C 2.0, which accepts
-    nearly all older code. If that gives errors, OpenCL C 1.2 is tried, and kept if it gives fewer:
-    ``pipe`` is a keyword in 2.0 but a common name in older code.
+    nearly all older code. If 2.0 gives errors, OpenCL C 1.2 is tried, and used if it gives fewer
+    errors: ``pipe`` is a keyword in 2.0 but a common name in older code.
 
     Raises:
         RecursionError: An expression is nested too deeply to be walked.
@@ -61,12 +61,12 @@ def parse(source: str, build_options: str = "") -> ParsedSource:
 
 
 def diagnose(source: str, build_options: str = "") -> tuple[str, ...]:
-    """Return the errors that ``parse`` would give, several times faster: it does not walk the tree.
+    """Return the errors that ``parse`` would give, several times faster because no tree is walked.
 
     Raises:
         ParserCrashError: libclang crashed.
     """
-    unit = _best_unit(source, build_options)  # its diagnostics are valid only as long as it lives
+    unit = _best_unit(source, build_options)  # keeps its diagnostics valid
     return _messages(_problems(unit))
 
 

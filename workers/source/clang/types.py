@@ -1,6 +1,6 @@
 """Turn libclang's types into ``TypeFacts``: shape, scalar, lanes, bytes, address space.
 
-Only ``clang/parse.py`` and ``clang/cursor.py`` may import it.
+Only ``clang/parse.py`` and ``clang/cursor.py`` may import this module.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SIZED = frozenset(
 )
 _MAX_DEPTH = 16
 MAX_LEAVES = 64
-"""Members of a structure that are filled one by one; one with more members is not filled."""
+"""Maximum number of members of a structure that can be filled, as they are filled one by one."""
 _UNION_DECLARATION = 3
 
 
@@ -79,7 +79,7 @@ def as_parameter(kind: TypeFacts) -> TypeFacts:
     """Return a parameter's type, ``float a[8]`` as ``float *a`` (C99 6.7.5.3)."""
     if kind.shape is not TypeClass.ARRAY or kind.pointee is None:
         return kind
-    # Only its spelling tells the address space of such an array in libclang.
+    # In libclang, only the spelling of such an array has the address space.
     words = kind.spelling.split()
     space = next((_SPACE_WORDS[one] for one in words if one in _SPACE_WORDS), kind.pointee.space)
     pointee = replace(kind.pointee, space=space, is_const=kind.pointee.is_const or "const" in words)
@@ -127,7 +127,7 @@ class TypeReader:
             shape, scalar, num_scalars = TypeClass.VECTOR, element.scalar, kind.element_count
         elif number in {_POINTER, _BLOCK_POINTER}:
             shape = TypeClass.POINTER
-            # Only the type as written has the pointee's typedef, unless it is a pointer's typedef.
+            # Only the type as written has the pointee's typedef, unless the pointer is a typedef.
             pointee = self.read(written.get_pointee(), depth + 1)
             if pointee is NO_TYPE:
                 pointee = self.read(kind.get_pointee(), depth + 1)
@@ -178,7 +178,7 @@ class TypeReader:
             last = merged[-1] if merged else None
             width = SCALAR_BYTES[leaf.scalar_type]
             if leaf.offset_bytes % width or size % width:
-                return ()  # packed: a device may be unable to write unaligned scalars
+                return ()  # packed, and a device may be unable to write unaligned scalars
             if (
                 last is not None
                 and last.scalar_type == leaf.scalar_type
@@ -222,7 +222,7 @@ class TypeReader:
             raise _UnknownLayoutError
 
     def _atomic(self, kind: Any, spelling: str, depth: int) -> TypeFacts:
-        # The binding lacks clang_Type_getValueType; the spelling of an atomic type has its scalar.
+        # The binding lacks clang_Type_getValueType. The spelling of an atomic type has its scalar.
         words = {"int", "uint", "long", "ulong", "float", "double"}
         inner = kind.spelling.partition("(")[2].rpartition(")")[0]
         scalar = {"unsigned int": "uint", "unsigned long": "ulong"}.get(inner, inner)

@@ -27,9 +27,9 @@ class Value:
     """One abstract value.
 
     ``stride``: difference between neighbouring work-items in dimension 0, in bytes for a pointer;
-    None if it is not a known constant. ``is_linear``: the difference is constant, though perhaps
-    unknown (``id * n``). ``constant``: the value itself, if known. ``space``: the address space
-    that a pointer points to.
+    None if it is not a known constant. ``is_linear``: whether the difference is constant, though
+    perhaps unknown (``id * n``). ``constant``: the value itself, if known. ``space``: the address
+    space to which a pointer points.
     """
 
     stride: int | None = 0
@@ -103,7 +103,7 @@ def join(first: Value, second: Value) -> Value:
 
 
 def join_all(values: list[Value]) -> Value:
-    """Return the join of any number of values; a uniform value for none."""
+    """Return the join of any number of values; a uniform value if there are none."""
     if not values:
         return UNIFORM
     result = values[0]
@@ -125,7 +125,7 @@ def all_sources(values: Iterable[Value]) -> Source:
 
 
 def irregular(value: Value) -> Value:
-    """Return a value of which only the sources are known: those of ``value``."""
+    """Return a value of which only the sources are known, which are those of ``value``."""
     return replace(UNKNOWN, sources=value.sources)
 
 
