@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from trainer.regressor.attention import Mask
 
 _COMPILATIONS = 64
-"""Maximum compilations of a block: 4 pack lengths, full and partial batches, 2 modes, some slack."""
+"""Maximum compilations of a block: 4 pack lengths, full and partial batches, 2 modes, slack."""
 
 
 class Backbone(nn.Module, ABC):
