@@ -1,8 +1,8 @@
 """A table of models on one family split: baselines, language models, and models without a part.
 
-``python -m benchmarks.models.model_table train --data DIR --out OUT [--kernels 2000] [--launches
-24] [--seed 0] [--work DIR2] [--set KEY=VALUE]… [VARIANT …]`` ``python -m
-benchmarks.models.model_table table OUT [--reference small] [--out FILE.csv]``
+* ``python -m benchmarks.models.model_table train --data DIR --out OUT [--kernels 2000]
+  [--launches 24] [--seed 0] [--work DIR2] [--set KEY=VALUE]… [VARIANT …]``
+* ``python -m benchmarks.models.model_table table OUT [--reference small] [--out FILE.csv]``
 
 ``train`` draws kernels with at most ``--launches`` launches each, the same for every variant, and
 makes a run in ``OUT/VARIANT``. A finished variant is not trained again. Without VARIANT all

@@ -1,10 +1,11 @@
 """Training speed compared with the released and a tuned recipe: one device, the same tokens.
 
-``python -m benchmarks.models.training_speed prompts --data DIR --out STORE [--kernels 512]
-[--launches 48] [--seed 0] [--tokenizer FOLDER]`` ``python -m benchmarks.models.training_speed speed
-STORE --size 350m [--configs 16 48] [--tokens 49152] [--recipes packed released tuned] [--seconds 5]
-[--out FILE.csv]`` ``python -m benchmarks.models.training_speed race STORE --size 350m [--seconds
-60] [--rates 1e-4 3e-4 1e-3] [--out FILE.csv]``
+* ``python -m benchmarks.models.training_speed prompts --data DIR --out STORE [--kernels 512]
+  [--launches 48] [--seed 0] [--tokenizer FOLDER]``
+* ``python -m benchmarks.models.training_speed speed STORE --size 350m [--configs 16 48]
+  [--tokens 49152] [--recipes packed released tuned] [--seconds 5] [--out FILE.csv]``
+* ``python -m benchmarks.models.training_speed race STORE --size 350m [--seconds 60]
+  [--rates 1e-4 3e-4 1e-3] [--out FILE.csv]``
 
 ``prompts`` writes compact text prompts of real kernels, which the other commands read; it needs no
 GPU. ``speed`` trains random weights with each recipe: *packed* (LLMPerf's), *released* (every

@@ -36,7 +36,8 @@ class Speed:
         step_s: mean seconds of a step.
         samples_per_s: launches per second.
         tokens_per_s: tokens without padding per second, each counted once.
-        mfu: from the operations of ``trainer/regressor/flops.py``; None on a device without a known peak.
+        mfu: by the operations of ``trainer/regressor/flops.py``; None on a device without a known
+            peak.
         start_s: seconds of the first three steps: compilation, first allocation.
         peak_gib: peak of the device's memory.
         recompiled: number of graphs that torch compiled during the measurement.
