@@ -1,4 +1,6 @@
-"""How much faster several GPUs collected than one: ``python -m benchmarks.cluster.gpu_scaling MANY ONE [--csv FILE]``.
+"""How much faster several GPUs collected than one GPU.
+
+``python -m benchmarks.cluster.gpu_scaling MANY ONE [--csv FILE]``
 
 The arguments are dataset folders of ``llmperf collect --cluster`` over the same corpus. The last
 run is the reference. The program reads only the events. For each run it prints the GPUs, the ok

@@ -32,7 +32,7 @@ letter."""
 
 
 def unhook(source: str) -> str:
-    """Return ``source`` without the hook function and with every ``hook(N, expr)`` replaced by ``expr``.
+    """Return ``source`` without the hook function, and ``expr`` for every ``hook(N, expr)``.
 
     Raises:
         ValueError: The result still has a hook, or its brackets do not match.

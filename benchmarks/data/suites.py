@@ -186,7 +186,7 @@ def _verdict(
     )
 
 
-# -- what share of the work-items stays --------------------------------------------------------------
+# -- what share of the work-items stays ------------------------------------------------------------
 
 
 def staying_shares(
@@ -269,7 +269,7 @@ def _launch(row: Mapping[str, Any], arguments: Sequence[Argument]) -> ProbeLaunc
     )
 
 
-# -- output -----------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The same launches through OpenCL and through the CUDA driver: equal outputs, and event times side by side.
+"""The same launches through OpenCL and the CUDA driver: are outputs and event times equal?
 
 ``python -m benchmarks.device.cuda_events --out FILE.csv`` needs an NVIDIA GPU and pycuda. Each
 kernel of ``kernels/`` that has one dimension and no image is launched at each number of ``--items``

@@ -266,7 +266,7 @@ def ray_nodes(workers: int, *, on_gpu: bool) -> Iterator[str]:
 
 
 def _ours(*words: str) -> list[psutil.Process]:
-    """Return the processes of this program's own cluster whose command line has one of the words."""
+    """Return the processes of this program's cluster whose command line has one of the words."""
     found = []
     for one in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # the process has ended

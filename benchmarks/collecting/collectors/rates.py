@@ -75,7 +75,7 @@ class Rate:
 
 
 def shares_s(stretches: Iterable[Stretch]) -> dict[str, float]:
-    """Return the seconds that each launch config took, by ``sample_id``; they add up to the stretches.
+    """Return the seconds of each launch config by ``sample_id``; they add up to the stretches.
 
     >>> row = lambda kernel, sample, end: TimedRow(kernel_id=kernel, sample_id=sample, end_s=end)
     >>> shares_s([Stretch(start_s=0.0, rows=(row("k", "a", 3.0), row("k", "b", 4.0), row("l", "c", 6.0)))])

@@ -48,7 +48,7 @@ _RUNNABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Why a kernel is left out: ``reason`` is a failure code, ``no_ok_sample`` or ``not_reached``."""
+    """A kernel to leave out; ``reason``: a failure code, ``no_ok_sample`` or ``not_reached``."""
 
     kernel_id: str
     reason: str

@@ -92,7 +92,7 @@ def unsupported(job: Job) -> str:
 
 
 def arguments_of(job: Job) -> list[npt.NDArray[Any] | np.generic]:
-    """Return the arguments as kernel_tuner takes them: arrays for buffers, numpy scalars for values."""
+    """Return the arguments for kernel_tuner: arrays for buffers, numpy scalars for values."""
     (launch,) = job.launches
     made: list[npt.NDArray[Any] | np.generic] = []
     for argument, given in zip(job.arguments, launch.args, strict=True):

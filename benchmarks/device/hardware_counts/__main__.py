@@ -4,8 +4,8 @@
   dataset with sources;
 * ``… count JOBS.json --out COUNTS.parquet`` counts their work on the CPU device, as ``llmperf
   collect`` does;
-* ``… measure JOBS.json --out COUNTERS.csv`` launches each of them once under NVIDIA's ``ncu`` (needs
-  pycuda and a GPU, no libclang);
+* ``… measure JOBS.json --out COUNTERS.csv`` launches each of them once under NVIDIA's ``ncu``
+  (needs pycuda and a GPU, no libclang);
 * ``… compare COUNTERS.csv COUNTS.parquet [--out ROWS.csv]`` prints how far counts and counters are
   apart, and writes the numbers of each launch.
 

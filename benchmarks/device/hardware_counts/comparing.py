@@ -90,7 +90,7 @@ def is_without_counters(row: Mapping[str, str]) -> bool:
 
 
 def error_of(counted: float, counter: float) -> float | None:
-    """Return |counted - counter| ÷ counter: None if both are zero, infinite if only the counter is."""
+    """Return |counted - counter| ÷ counter; None if both are 0, infinite if only the counter is."""
     if not counter:
         return None if not counted else math.inf
     return abs(counted - counter) / counter
