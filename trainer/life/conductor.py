@@ -28,7 +28,7 @@ _SIGHT_FILE = ".seen-by-all"
 
 
 class FirstProcessFailedError(LlmperfError):
-    """Rank 0 of a training ended with an error; the other ranks end with the same exit code."""
+    """The first process of a training failed; the others end with the same exit code."""
 
     is_echo = True
 
