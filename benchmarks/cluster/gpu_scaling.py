@@ -7,7 +7,7 @@ run is the reference. The program reads only the events. For each run it prints 
 samples, the seconds from the first claim to the last finished task, the ok samples per second, and
 their ratio to those of the last run. For each GPU it prints the tasks, the ok samples, the sum of
 the GPU's turns (``turns_s``; a turn that a death ends overlaps the next turn), and how long before
-the run's end the GPU's last task finished. In that last time the GPU was idle.
+the run's end the GPU's last task finished. In that time the GPU was idle.
 """
 
 from __future__ import annotations

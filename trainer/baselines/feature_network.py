@@ -101,7 +101,7 @@ class InputScaling:
 
 
 _LEAST_SCALE = 1e-4
-"""Standard deviation below which a feature counts as constant. With one device its peaks are."""
+"""A feature with a smaller standard deviation is constant, as a peak is in data of one device."""
 _RARE = 0.002
 """A feature gets an indicator if its share of unknown rows is between this and 1 minus this."""
 

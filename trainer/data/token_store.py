@@ -212,7 +212,7 @@ def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: int) -> None:
-    """Check that the model has an embedding row for each token; a GPU's error names no token.
+    """Check that the model has an embedding row for each token; errors on a GPU name no token.
 
     Args:
         store: read from ``folder``.

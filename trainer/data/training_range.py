@@ -131,7 +131,7 @@ def training_range(features: Floats, names: Sequence[str], kernel_row: Codes) ->
 
 
 def _far(kernels: Floats) -> float:
-    """Return ``far``: 1.5 x the 95 % quantile of the distances of nearest train kernels."""
+    """Return ``far``: 1.5 x the 95 % quantile of train kernels' nearest-neighbour distances."""
     if len(kernels) < 3:
         return float("1e9")
     nearest = []

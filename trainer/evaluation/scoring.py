@@ -119,7 +119,7 @@ def predict_rows(
     models: Mapping[str, Predictor],
     conformal: Conformal,
 ) -> list[Prediction]:
-    """Let each model predict the rows at ``index``; ``conformal`` gives the first one intervals."""
+    """Let each model predict the rows at ``index``; ``conformal`` is for the first model only."""
     rows = data.rows.take(index)
     said = {name: model.predict(rows) for name, model in models.items()}
     first, *others = said.items()

@@ -39,7 +39,8 @@ BACKBONE = "backbone."
 _BETA_1 = 0.9
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _LARGEST_BUCKET = 50_000_000
-"""Maximum elements reduced at once: 200 MB in float32. DeepSpeed's default is 2 GB."""
+"""Maximum number of elements reduced at once: 200 MB in float32. DeepSpeed's default of 500 million
+elements is 2 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,7 @@ class Engine:
         return counts.pop()
 
     def state(self, name: str) -> ParameterState:
-        """Return a parameter's state, gathered from all ranks; they must call this together."""
+        """Return a parameter's state, gathered from all ranks; all must call this together."""
         parameter = self._parameters[name]
         weight = self._tensors.safe_get_full_fp32_param(parameter)
         moments = {

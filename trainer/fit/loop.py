@@ -338,7 +338,7 @@ def _result(plan: FitPlan, state: FitState, resumed_from: int) -> FitResult:
 
 
 def _seed(seed: int, step: int, rank: int) -> int:
-    """Return a rank's seed for a step; no checkpoint then needs a random generator's state."""
+    """Return a rank's seed for a step, so that checkpoints need no random generator's state."""
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**63
 
 

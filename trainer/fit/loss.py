@@ -63,8 +63,8 @@ def losses(
 def time_loss(kind: LossKind, error: torch.Tensor) -> torch.Tensor:
     """Return the loss of each log2 error e, of any shape.
 
-    ``relative`` is the relative error of the time, abs(2**e - 1), up to e = 1. Beyond, it is the
-    tangent at e = 1, so that one launch predicted 2**20 times too long does not outweigh all
+    ``relative`` is the relative error of the time, abs(2**e - 1), up to e = 1. For larger e it is
+    the tangent at e = 1, so that one launch predicted 2**20 times too long does not outweigh all
     others.
     """
     match kind:

@@ -113,7 +113,7 @@ def _is_of_the_group(error: RuntimeError) -> bool:
 
 
 def join_ranks(device: str = "auto") -> Ranks:
-    """Join the group that torchrun's environment variables describe; without them, form one alone.
+    """Join the group that torchrun's environment variables describe, or form a group of one.
 
     A process joins once, and leaves the group when it ends.
 
@@ -121,7 +121,7 @@ def join_ranks(device: str = "auto") -> Ranks:
         device: ``cpu``, ``cuda`` (the GPU of the local rank), or ``auto``.
 
     Raises:
-        BadInput: The device is a GPU, and this local rank has none.
+        BadInput: The device is a GPU, and this local rank has no GPU.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     place = _device(device, local_rank)

@@ -98,7 +98,7 @@ def supervised(
         start: places a group.
         max_restarts: restarts in a row without a new checkpoint, after which the training fails.
         progress: receives the lines of rank 0, and one for each restart.
-        asked: event whose setting makes the processes save their state and end.
+        asked: event; when it is set, the processes save their state and end.
         clock: returns monotonic seconds.
         sleep: waits for seconds.
 

@@ -140,7 +140,7 @@ def full_groups(launches: Launches, *, longest: int) -> Groups:
 
 
 def most_by_kernel(launches: Launches, *, most: int, longest: int) -> Indices:
-    """Return the maximum launches of a group, at least 1, for each kernel, shape (g,)."""
+    """Return each kernel's maximum number of launches in a group, at least 1, shape (g,)."""
     longest_suffix = np.ones(len(launches.prefix), dtype=np.int64)
     np.maximum.at(longest_suffix, launches.kernel, launches.suffix)
     fitting = (longest - launches.prefix) // longest_suffix

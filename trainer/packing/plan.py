@@ -27,7 +27,8 @@ from trainer.packing.packs import Indices, Packs, starts_of
 from trainer.regressor_config import PackingConfig
 
 _LAUNCHES_MULTIPLE = 8
-"""A pack's maximum number of launches is rounded up to a multiple of this, which suits the head."""
+"""The maximum number of launches of a pack is rounded up to a multiple of this, so that the head
+computes with matrices of even sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +148,13 @@ def pack_shapes(launches: Launches, config: PackingConfig) -> Mapping[int, PackS
 
 
 def _pack(groups: Groups, launches: Launches, lengths: tuple[int, ...]) -> Packs:
-    # Outside of training the order does not matter: the window may have all groups.
+    # Without training the order does not matter: kernels may repeat, the window has all groups.
     bins = Bins(lengths=lengths, apart=dict.fromkeys(lengths, 0), window=max(1, len(groups.kernel)))
     return fill_bins(groups, launches, bins)
 
 
 def _packs_per_step(launches: Launches, config: PackingConfig) -> dict[int, int]:
-    """Return the maximum packs of a step by length; a small dataset may not fill a step."""
+    """Return the maximum number of packs of a step by length; small data may not fill a step."""
     most = most_by_kernel(launches, most=config.configs_per_kernel, longest=config.lengths[-1])
     num_launches = np.bincount(launches.kernel, minlength=len(launches.prefix))
     prefixes = int(np.sum(-(-num_launches // most) * launches.prefix))

@@ -41,7 +41,7 @@ class QueryShape:
     suffix: int
 
     def kernels_per_pass(self, length: int, config: PackingConfig) -> int:
-        """Return the maximum kernels with prefixes of ``length`` tokens in a forward pass."""
+        """Return how many kernels with prefixes of ``length`` tokens fit into a forward pass."""
         return max(1, config.tokens_per_pass // (length + self.launches * self.suffix))
 
 

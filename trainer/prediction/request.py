@@ -113,7 +113,8 @@ def check_sizes(
         device: record of the device, with its limits.
 
     Raises:
-        BadInput: It cannot be launched; the message names the limit and a legal size, if any.
+        BadInput: The NDRange cannot be launched; the message names the limit and, if there is one,
+            a legal size.
     """
     if not 1 <= len(total) <= 3:
         raise BadInput(f"--global-size {_text(total)}: give 1 to 3 sizes")
@@ -229,7 +230,7 @@ def _candidates(items: int, dims: int, *, at_most: int) -> list[int]:
 
 
 def device_of(run: LoadedRun, name: str | None) -> Device:
-    """Return the record of a device class that the run knows; None: its only device class.
+    """Return the record of a device class of the run; None takes the run's only device class.
 
     Raises:
         BadInput: The run does not know the device class.

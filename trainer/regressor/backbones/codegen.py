@@ -149,7 +149,7 @@ class CodeGenShape:
 
 
 class CodeGenBlock(nn.Module):
-    """A block whose attention and MLP read the same norm; both outputs are added to the states."""
+    """A block whose attention and MLP read the same normed states and add to the same states."""
 
     def __init__(self, shape: CodeGenShape) -> None:
         super().__init__()
