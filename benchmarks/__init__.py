@@ -1,6 +1,7 @@
-"""Programs that measure; ``RESULTS.md`` has the claims, ``reports/`` the methods, ``raw/`` the rows."""
+"""Programs that measure. ``RESULTS.md`` has claims, ``reports/`` methods and ``raw/`` rows."""
 
 import os
 
-# Read once, when pyopencl is first imported: a cached binary is no build, and with Intel's runtime the cache fails.
+# pyopencl reads this variable once, at its first import. No cache, because loading a cached binary
+# is not a build, and because the cache fails with Intel's runtime.
 os.environ.setdefault("PYOPENCL_NO_CACHE", "1")

@@ -32,7 +32,7 @@ class Rows:
         kernels: kernels rows with at least ``name, source, args, build, device_class`` (schema
             ``KERNELS``). ``source`` may be null; a model that reads the source must report this.
             ``build.options`` holds the macros that are defined outside of the source.
-        kernel_row: for each sample the row of its kernel in ``kernels``, shape (n,).
+        kernel_row: the row of each sample's kernel in ``kernels``, shape (n,).
     """
 
     features: Floats
@@ -62,7 +62,7 @@ class FitData:
         log2_ns: log2 of the measured medians in ns, shape (n,).
         family: code of each row's family, shape (n,); cross-validation keeps a family in one fold.
         weight: positive weights with mean 1, shape (n,).
-        validation: the v rows of the validation part, for early stopping; None without them.
+        validation: the v rows of the validation part, for early stopping; None without such rows.
         validation_log2_ns: targets of ``validation``, shape (v,), or None.
     """
 
@@ -96,7 +96,7 @@ class Predictor(Protocol):
     """A fitted model. After ``save`` and ``load`` its predictions are bit-identical.
 
     Attributes:
-        name: of the model.
+        name: the model's name.
         refits: whether a fit takes seconds, so that cross-validation can fit the model again and
             give out-of-fold errors. False for a language model.
     """

@@ -36,7 +36,7 @@ _FITTED_WITH: Final[dict[str, _Libraries]] = {
     "feature-network": ("train", ("torch",)),
     "regressor": ("train", ("torch", "deepspeed", "safetensors", "tokenizers")),
 }
-"""Model to its extra and the extra's libraries that fitting needs. Other models need no extra."""
+"""Maps a model to its extra and the extra's libraries for fitting. Other models need no extra."""
 
 
 def require_to_fit(name: str) -> None:

@@ -1,13 +1,21 @@
-"""What a cluster's ledger and its commits cost its actors, from one actor to many.
+"""What the ledger and the commits of a cluster cost its actors, from one actor to many.
 
-``python -m benchmarks.cluster.cluster_scale --recorded FILE [--actors 1,4,16,64,256] [--seconds 60] [--out PREFIX]``
+``python -m benchmarks.cluster.cluster_scale --recorded FILE [--actors 1,4,16,64,256] [--seconds 60]
+[--out PREFIX]``
 
-Simulated actors (``simulated_actors.py``) share a real redis-server on this host and a real folder; the time on their GPUs is
-that of recorded tasks (CSV or Parquet: task_s, rows; ``where_time_goes --tasks`` writes it). Prints and writes, for each number of actors:
-the share of an actor's time that its loop spends in ledger calls, in publishing and altogether; what its writer thread spends on
-shards; each script's latency as the client sees it; the server's processor, memory, mean time of a script and its calls of 1 ms or more;
-and what the simulator itself takes of this host, with how late it came. Ends with what encoding costs, which is work of the actors' own hosts,
-and what a manifest costs, which is as long as its list of shards.
+Simulated actors (``simulated_actors.py``) share a real redis-server on this host and a real folder.
+A task occupies an actor's GPU for as long as a recorded task (CSV or Parquet with the columns
+task_s, rows; ``where_time_goes --tasks`` writes it). For each number of actors the program prints
+and writes:
+
+* the share of an actor's time that its loop spends in ledger calls, in publishing and in total;
+* the share that its writer thread spends on shards;
+* the latency of each script as the client sees it;
+* the server's processor time, memory, mean time of a script, and the calls of 1 ms or more;
+* the share of this host's processors that the simulator uses, and how late its steps start.
+
+The last lines are the cost of encoding, which the actors' own hosts do, and the cost of a manifest,
+which grows with its list of shards.
 """
 
 from __future__ import annotations
@@ -65,7 +73,7 @@ def read_recorded(path: Path) -> list[tuple[float, int]]:
 def measure(
     num_actors: int, *, recorded: list[tuple[float, int]], seconds: float, processes: int
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Run so many actors; return figures of the whole and of each kind of call."""
+    """Run ``num_actors`` actors; return figures of the whole run and of each kind of call."""
     with tempfile.TemporaryDirectory(dir=_work(), prefix="cluster-scale-") as folder:
         server = RedisServer(Path(folder) / "redis")
         try:
@@ -180,7 +188,7 @@ def _server_cpu_s(client: redis.Redis) -> float:
 
 
 def _slow_calls_s(client: redis.Redis) -> dict[str, list[float]]:
-    """Return how long the server took for those calls of each script that it logged as slow."""
+    """Return by script how long the server took for each call that it logged as slow."""
     names = {sha1(_source(name).encode()).hexdigest(): name for name in SCRIPTS}  # noqa: S324
     found: dict[str, list[float]] = defaultdict(list)
     for entry in client.slowlog_get(_SLOWLOG_LENGTH):
@@ -191,7 +199,7 @@ def _slow_calls_s(client: redis.Redis) -> dict[str, list[float]]:
 
 
 def encoding(recorded: Sequence[tuple[float, int]], num_shards: int = 12) -> tuple[float, float]:
-    """Return the processor seconds of encoding a pair of shards of the usual size, and those that it took to collect."""
+    """Return the seconds of encoding a usual pair of shards, and the device seconds in the pair."""
     tasks = Tasks()
     dice = random.Random(0)  # noqa: S311
     took_s, device_s = [], []
@@ -206,7 +214,7 @@ def encoding(recorded: Sequence[tuple[float, int]], num_shards: int = 12) -> tup
 
 
 def publishing(num_pairs: int) -> tuple[float, float]:
-    """Return seconds and MiB of publishing one commit more in a dataset that lists so many."""
+    """Return seconds and MiB of publishing one more commit, with ``num_pairs`` pairs listed."""
     with tempfile.TemporaryDirectory(dir=_work(), prefix="publishing-") as folder:
         fs = PosixFilesystem(Path(folder))
         some = [_pair(number) for number in range(num_pairs + 3)]
@@ -215,7 +223,7 @@ def publishing(num_pairs: int) -> tuple[float, float]:
         took_s = []
         for two in some[num_pairs:]:
             began_s = time.monotonic()
-            last = publish(fs, two, plan_hash=PLAN_HASH, epoch=1)  # kept, as a publisher does
+            last = publish(fs, two, plan_hash=PLAN_HASH, epoch=1)  # kept, as by a publisher
             took_s.append(time.monotonic() - began_s)
         assert not isinstance(last, StaleEpoch), "no other process publishes here"
         size = len(fs.read_bytes(manifest_name(last.version)))
@@ -231,7 +239,7 @@ def _pair(number: int) -> list[ShardEntry]:
 
 
 def _work() -> Path:
-    """Return a folder on a real disk: where temporary files lie an fsync may cost nothing."""
+    """Return a folder on a real disk, because an fsync in a temporary folder may cost nothing."""
     folder = Path.cwd() / "runs"
     folder.mkdir(exist_ok=True)
     return folder

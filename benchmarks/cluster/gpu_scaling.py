@@ -1,9 +1,13 @@
-"""How much faster several GPUs collected than one: ``python -m benchmarks.cluster.gpu_scaling MANY ONE [--csv FILE]``.
+"""How much faster several GPUs collected than one GPU.
 
-Both are dataset folders of ``llmperf collect --cluster`` over the same corpus; the last is what the others are held against. Read
-is the event stream only. Of each run: GPUs, ok samples, seconds from the first claim to the last finished task, ok samples a
-second, times the last run's; and by GPU its tasks, ok samples, the sum of its turns (``turns_s``; one that ends by a death overlaps the next), and
-how long before the run's end it had its last: what the others then still did is lost to it.
+``python -m benchmarks.cluster.gpu_scaling MANY ONE [--csv FILE]``
+
+The arguments are dataset folders of ``llmperf collect --cluster`` over the same corpus. The last
+run is the reference. The program reads only the events. For each run it prints the GPUs, the ok
+samples, the seconds from the first claim to the last finished task, the ok samples per second, and
+their ratio to those of the last run. For each GPU it prints the tasks, the ok samples, the sum of
+the GPU's turns (``turns_s``; a turn that a death ends overlaps the next turn), and how long before
+the run's end the GPU's last task finished. In that time the GPU was idle.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ COLUMNS = ("run", "gpu", "gpus", "tasks", "ok", "span_s", "ok_per_s", "ratio", "
 
 @dataclass(kw_only=True)
 class Gpu:
-    """What one card did; ``last_s``: when its last task was finished, s since 1970."""
+    """What one card did; ``last_s`` is the end of its last task, in s since 1970."""
 
     num_tasks: int = 0
     num_ok: int = 0
@@ -32,7 +36,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the events of one dataset tell."""
+    """What the events of one dataset say."""
 
     name: str
     first_s: float
@@ -45,17 +49,17 @@ class Run:
 
     @property
     def span_s(self) -> float:
-        """From the first claim to the last finished task."""
+        """Seconds from the first claim to the last finished task."""
         return max(one.last_s for one in self.gpus.values()) - self.first_s
 
     @property
     def ok_per_s(self) -> float:
-        """Over the whole span."""
+        """Ok samples per second, over the whole span."""
         return self.num_ok / self.span_s
 
 
 def read_run(folder: Path) -> Run:
-    """Read a dataset's events. Raises ValueError where no task of it was finished."""
+    """Read a dataset's events. Raises ValueError if no task of the dataset was finished."""
     events = [
         json.loads(line)
         for path in sorted((folder / "events").glob("*.jsonl"))
@@ -82,7 +86,7 @@ def _gpu_of(event: dict[str, Any]) -> str:
 
 
 def rows_of(runs: list[Run]) -> list[tuple[object, ...]]:
-    """Return a row for each run, and behind it one for each of its cards."""
+    """Return a row for each run, followed by one row for each of the run's cards."""
     rows: list[tuple[object, ...]] = []
     for run in runs:
         ratio = run.ok_per_s / runs[-1].ok_per_s

@@ -1,9 +1,11 @@
-"""How long the Redis ledger's scripts take beside many leases of others and many shards not yet published.
+"""How long the Redis ledger's scripts take with many other leases and many unpublished shards.
 
-``python -m benchmarks.cluster.ledger_scripts [--leases 0,1000,10000,40000] [--pairs 100,1000,10000] [--out FILE.csv]``
+``python -m benchmarks.cluster.ledger_scripts [--leases 0,1000,10000,40000] [--pairs 100,1000,10000]
+[--out FILE.csv]``
 
-One client, a real redis-server on this host; each figure is of 30 calls (5 for the list of shards, which is many calls when it is long).
-The leases are held, then all given back at once, as after an outage, and asked for by workers of their device class and of another.
+One client uses a real redis-server on this host. Each figure is from 30 calls (5 for the list of
+shards, because a long list takes many calls). The leases are held at first. Then all are released
+at once, as after an outage, and workers of the same and of another device class claim tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ Row = tuple[str, int, float, float]
 
 
 def timed(what: str, beside: int, call: Callable[[], object], *, times: int = 30) -> Row:
-    """Return median and most milliseconds of some calls, and print them."""
+    """Return the median and maximum milliseconds of some calls, and print them."""
     took_ms = []
     for _ in range(times):
         began_s = time.perf_counter()
@@ -52,7 +54,7 @@ def ledger_of(server: RedisServer, name: str) -> RedisLedger:
 
 
 def beside_leases(server: RedisServer, num_leases: int) -> list[Row]:
-    """Time the calls that meet leases."""
+    """Time the calls whose cost depends on leases."""
     ledger = ledger_of(server, f"leases-{num_leases}")
 
     def claim(tasks: range, limit: int) -> object:
@@ -76,7 +78,7 @@ def beside_leases(server: RedisServer, num_leases: int) -> list[Row]:
 
 
 def beside_shards(server: RedisServer, num_pairs: int) -> list[Row]:
-    """Time the calls that meet shards not yet published."""
+    """Time the calls whose cost depends on unpublished shards."""
     ledger = ledger_of(server, f"pairs-{num_pairs}")
     names = []
     for number in range(num_pairs):

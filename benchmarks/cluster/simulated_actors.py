@@ -1,8 +1,10 @@
-"""Actors of a cluster whose GPUs only let time pass: the shipped loop, ledger and store, tasks of recorded length.
+"""Actors of a cluster with simulated GPUs: the shipped loop, ledger and store, recorded task times.
 
-Owns one process of such actors: a loop each, stepped when its next event is due, and the clocks around every call of the
-ledger and every file. Ledger calls are round trips to a real server, shards are written and fsynced by a thread as in a worker;
-their bytes stand for encoded results (``recorded_bytes``), since encoding is work of the actors' own hosts.
+Owns one process of such actors. Each actor has a loop that is stepped when its next event is due.
+Every call of the ledger and every file access is timed. Ledger calls are round trips to a real
+server. A thread writes and fsyncs shards, as in a worker. The bytes of a shard are random and only
+have the size of encoded results (``recorded_bytes``), because the actors' own hosts do the
+encoding.
 """
 
 from __future__ import annotations
@@ -50,19 +52,19 @@ from workers.plan.plan import Task
 PLAN_HASH = "simulated-cluster"
 NUM_TASKS = 10_000_000
 CLAIM_AHEAD = 38
-"""What an H200 host of 16 processors holds: run children, 4 that compile, twice 16 that analyse."""
+"""Tasks held by an H200 host of 16 processors: of run children, 4 compilers, twice 16 analysers."""
 _POLL_S = 0.2
 _SAMPLE_BYTES, _TASK_BYTES = 84, 2_420
-"""A row's and a task's share of the shards of the recorded run."""
+"""Bytes of the recorded run's shards by row of samples and by task."""
 _MOST_ROWS = 400
 
 _SCRIPTS = {"elect_publisher": "elect"}
-"""Calls of the ledger whose script has another name."""
+"""Maps a call of the ledger to its script's name, where the two differ."""
 
 
 @dataclass(kw_only=True)
 class Spent:
-    """Seconds by what they were spent on: every single call, and sums of one process."""
+    """The seconds of every single call, and sums over one process."""
 
     calls_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     num_tasks: int = 0
@@ -75,12 +77,12 @@ class Spent:
     committed: list[int] = field(default_factory=list)
 
     def called(self, call: str, seconds: float) -> None:
-        """Note a call of the ledger."""
+        """Record the seconds of a call of the ledger."""
         self.calls_s[f"ledger {_SCRIPTS.get(call, call)}"].append(seconds)
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
-        """Note how long the body takes."""
+        """Record how long the body takes."""
         began_s = time.perf_counter()
         try:
             yield
@@ -89,19 +91,19 @@ class Spent:
 
 
 class TimedFilesystem(PosixFilesystem):
-    """A folder whose reads and durable writes are timed, shards and manifests apart."""
+    """A folder with timed reads and durable writes, separately for shards and manifests."""
 
     def __init__(self, root: Path, spent: Spent) -> None:
         super().__init__(root)
         self._spent = spent
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Timed."""
+        """Create a file, timed."""
         with self._spent.call(f"{_kind(name)} write and fsync"):
             return super().put_if_absent(name, data)
 
     def read_bytes(self, name: str) -> bytes:
-        """Timed."""
+        """Read a file, timed."""
         with self._spent.call(f"{_kind(name)} read"):
             return super().read_bytes(name)
 
@@ -111,7 +113,7 @@ def _kind(name: str) -> str:
 
 
 class Tasks:
-    """A plan of ten million tasks, none of which is held."""
+    """A plan of ten million tasks that are made on demand."""
 
     plan_hash = PLAN_HASH
 
@@ -123,7 +125,7 @@ class Tasks:
         self._result = result
 
     def task(self, index: int) -> Task:
-        """The task at an index."""
+        """Return the task at an index."""
         return Task(
             index=index,
             task_id=f"{index:020x}",
@@ -132,7 +134,7 @@ class Tasks:
         )
 
     def result(self, index: int, num_rows: int) -> TaskResult:
-        """Return a result of so many rows."""
+        """Return a result of ``num_rows`` rows."""
         samples = self._samples[:num_rows]
         return TaskResult(
             task_id=f"{index:020x}",
@@ -146,7 +148,7 @@ class Tasks:
 
 
 class ReplayExecutor:
-    """A ``TaskExecutor`` whose device is busy with each task for as long as the recorded one was."""
+    """A ``TaskExecutor`` whose device is busy with a task for as long as with a recorded task."""
 
     def __init__(self, tasks: Tasks, recorded: Sequence[tuple[float, int]], seed: int) -> None:
         self._tasks = tasks
@@ -157,11 +159,11 @@ class ReplayExecutor:
 
     @property
     def due_s(self) -> float:
-        """When the task on the device ends."""
+        """The time at which the task on the device ends."""
         return self._ends_s if self._current else float("inf")
 
     def num_wanted(self) -> int:
-        """How many more tasks it would take now."""
+        """Return how many more tasks the executor would take now."""
         return CLAIM_AHEAD - len(self._queue)
 
     def submit(self, task: Task, lease: Lease) -> None:
@@ -182,7 +184,7 @@ class ReplayExecutor:
             finished.append(FinishedTask(lease=lease, result=result))
             self._current = None
             if self._queue:
-                self._begin(self._ends_s)  # a device that was not late would be there
+                self._begin(self._ends_s)  # a real device would start then
         return finished
 
     def _begin(self, at_s: float) -> None:
@@ -190,7 +192,7 @@ class ReplayExecutor:
         self._ends_s = at_s + self._current[0]
 
     def leases(self) -> list[Lease]:
-        """The leases of all tasks taken and not yet returned."""
+        """Return the leases of all tasks that were taken and not yet returned."""
         return list(self._queue)
 
     def abandon(self, tasks: Collection[int]) -> None:
@@ -205,7 +207,7 @@ class ReplayExecutor:
         return waiting
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing, because there is nothing to close."""
 
 
 def recorded_bytes(
@@ -216,7 +218,7 @@ def recorded_bytes(
     plan_hash: str,
     epoch: int,
 ) -> tuple[ShardFile, ShardFile]:
-    """Stand for ``encode_results``: as many bytes, that no reader understands."""
+    """Replace ``encode_results``: return as many bytes, but random ones."""
     del tokens, plan_hash, epoch
     rows = sum(len(result.samples) for result in results)
     sizes = {"kernels": (len(results), _TASK_BYTES), "samples": (rows, _SAMPLE_BYTES)}
@@ -251,7 +253,7 @@ class _Counter(SilentObserver):
 
 
 def _heartbeat_of(number: int) -> HeartbeatWriter:
-    """Return what puts an actor's report on the ledger every two seconds, as each worker does; its counts stay at nought."""
+    """Return the writer of an actor's heartbeats, as a worker has it; all counts stay 0."""
     worker_id = f"simulated/{number}"
     ids = {"seat": f"node:{number:06}/gpu0", "actor_id": "0" * 32, "node_id": "0" * 56, "job_id": "0" * 8, "gpu_ids": "0"}  # fmt: skip
     report = SelfReport(worker_id=worker_id, device=make_device(), context=ids, read=lambda: None)
@@ -267,8 +269,8 @@ def run_actors(
     recorded: Sequence[tuple[float, int]],
     seconds: float,
 ) -> Spent:
-    """Let some actors collect for so many seconds; return what it cost them."""
-    sys.setswitchinterval(0.0005)  # else a thread that writes a shard delays an answer by 5 ms
+    """Let actors collect for ``seconds``; return the times that this took them."""
+    sys.setswitchinterval(0.0005)  # otherwise a thread that writes a shard delays an answer by 5 ms
     spent, tasks = Spent(), Tasks()
     fs = TimedFilesystem(folder, spent)
     dice = random.Random(numbers[0])  # noqa: S311
@@ -307,7 +309,7 @@ def run_actors(
 
         actors = [loop_of(number) for number in numbers]
         start_s = time.monotonic()
-        # Spread over one commit interval: hosts do not start in the same millisecond.
+        # Starts are spread over one commit interval, because hosts never start at the same time.
         due = [(start_s + 4 * dice.random(), place) for place in range(len(actors))]
         heapq.heapify(due)
         while due[0][0] < start_s + seconds:

@@ -1,1 +1,1 @@
-"""What collecting costs and how good its times are."""
+"""What collecting costs, and how good the collected times are."""

@@ -1,10 +1,12 @@
-"""How many buffers of a corpus the memory analysis explains, and why not the others.
+"""How many buffers of a corpus the memory analysis explains, and why it does not explain others.
 
-``python -m benchmarks.collecting.analysis_share CORPUS.parquet --kernels 1500 --seed 0 --out FILE.csv``
+``python -m benchmarks.collecting.analysis_share CORPUS.parquet --kernels 1500 --seed 0 --out
+FILE.csv``
 
-Of CORPUS' kernels that can run and have a pointer argument, so many random ones are judged: of those that ``llmperf corpus
-build SRC… --analyse`` has analysed or, with ``--analyse``, of all, analysed here and now on the CPU device. One row a
-buffer goes to FILE, without any source.
+``--kernels`` random kernels of CORPUS are judged. They can run and have a pointer argument. They
+are drawn from the kernels that ``llmperf corpus build SRC… --analyse`` has analysed. With
+``--analyse`` they are drawn from all kernels, and this program analyses them on the CPU device.
+FILE gets one row for each buffer, without any source.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ def _kind(extent: Extent, analysis: Analysis) -> str:
 
 
 def _why(extent: Extent) -> str:
-    """Return the reason without the place, which quotes the source."""
+    """Return the reason without the place in the source, because the place quotes the source."""
     for mark in ("; furthest at", " (line", ": /", "\n"):
         extent_reason, _, _ = extent.reason.partition(mark)
         if extent_reason != extent.reason:

@@ -1,11 +1,19 @@
-"""What a plan of ten million tasks costs its driver and its workers: seconds until they are ready, and memory.
+"""What a plan of ten million tasks costs driver and workers: seconds until ready, and memory.
 
-``python -m benchmarks.collecting.big_plan [--kernels 20000] [--classes 500] [--done 200000] [--source-bytes 2000] [--out FILE.csv]``
+``python -m benchmarks.collecting.big_plan [--kernels 20000] [--classes 500] [--done 200000]
+[--source-bytes 2000] [--out FILE.csv]``
 
-Each part is a process of its own, from an empty interpreter (its imports count): the driver reads the corpus, makes the plan and
-joins a fresh folder; a worker joins, attaches to a fresh Redis ledger, claims and commits; a worker finds the server empty and rebuilds
-the ledger of a dataset with so many finished tasks; another attaches to that one; the final count of that dataset. The finished tasks'
-shards are as large as recorded ones (27 tasks of 68 rows), with rows that repeat. Peak memory is the kernel's own count (VmHWM).
+Each part is a process of its own, and the imports count. The parts:
+
+* the driver reads the corpus, makes the plan and joins a fresh folder;
+* a worker joins, attaches to a fresh Redis ledger, claims and commits;
+* a worker finds the server empty and rebuilds the ledger of a dataset with ``--done`` finished
+  tasks;
+* another worker attaches to the rebuilt ledger;
+* the driver makes the final count of that dataset.
+
+The shards of the finished tasks are as large as recorded shards (27 tasks of 68 rows); their rows
+repeat. Peak memory is the count of the Linux kernel (VmHWM).
 """
 
 from __future__ import annotations
@@ -59,7 +67,7 @@ _PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 def peak_mib() -> float:
-    """Return the most memory this process has had resident."""
+    """Return the peak of this process's resident memory, in MiB."""
     found = _PEAK.search(Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found is not None, "Linux tells it"
     return int(found.group(1)) / 1024
@@ -67,7 +75,7 @@ def peak_mib() -> float:
 
 @contextmanager
 def told(part: str, rows: list[dict[str, object]]) -> Iterator[None]:
-    """Note how long the body took, and the peak of memory at its end."""
+    """Add a row with the seconds that the body took and the peak memory at its end."""
     began_s = time.monotonic()
     yield
     seconds = round(time.monotonic() - began_s, 2)
@@ -75,7 +83,7 @@ def told(part: str, rows: list[dict[str, object]]) -> Iterator[None]:
 
 
 def big_corpus(num_kernels: int, source_bytes: int) -> Corpus:
-    """Return so many different kernels with sources of so many bytes."""
+    """Return ``num_kernels`` different kernels with sources of ``source_bytes`` bytes."""
     signature = make_signature()
     kernels = []
     for number in range(num_kernels):
@@ -100,7 +108,7 @@ def big_corpus(num_kernels: int, source_bytes: int) -> Corpus:
 
 
 def joined(work: Path, folder: str, num_classes: int) -> tuple[PosixFilesystem, Plan]:
-    """Join a dataset folder with as many devices as classes (a worker: with its one)."""
+    """Join a dataset folder with one device of each class (a worker has one class)."""
     fs = PosixFilesystem(work / folder)
     devices = [make_device(i, f"class{i:04d}") for i in range(num_classes)]
     return fs, join_plan(fs, read_corpus(work / "corpus.parquet"), CollectConfig(), devices)
@@ -152,7 +160,7 @@ def worker(work: Path, classes: int, url: str, rows: list[dict[str, object]]) ->
 
 
 def rebuild(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> None:
-    """Attach where the server knows nothing of a dataset with finished tasks."""
+    """Attach to a dataset with finished tasks whose ledger the server does not have."""
     del classes
     with told("worker: read corpus, join, rebuild the ledger of finished tasks", rows):
         fs, plan = joined(work, "finished", 1)
@@ -162,7 +170,7 @@ def rebuild(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -
 
 
 def again(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> None:
-    """Attach to the rebuilt ledger, and count the events that an observer of progress receives at the start."""
+    """Attach to the rebuilt ledger, and count rows by status, as a worker does at its start."""
     del classes
     with told("worker: read corpus, join, attach to that ledger", rows):
         fs, plan = joined(work, "finished", 1)
@@ -172,7 +180,7 @@ def again(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> 
 
 
 def final_count(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> None:
-    """Count the dataset against the plan."""
+    """Compare the dataset with the plan."""
     del url
     fs, plan = joined(work, "finished", classes)
     with told("driver: final count of finished tasks (summarise)", rows):

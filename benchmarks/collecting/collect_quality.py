@@ -1,12 +1,20 @@
-"""What a finished ``llmperf collect`` on a GPU was worth: rates, failures, drift; and how far two runs agree.
+"""Quality of a finished ``llmperf collect`` on a GPU: rates, failures, drift, agreement of runs.
 
-``python -m benchmarks.collecting.collect_quality DIR [--against OTHER] [--csv FILE] [--within-csv FILE]``
+``python -m benchmarks.collecting.collect_quality DIR [--against OTHER] [--csv FILE] [--within-csv
+FILE]``
 
-Of one run: ok samples a second over the whole and by minute, the share from 10 us on, codes, kernels with an ok sample (of
-those that the vendor's compiler took and whose arguments are supported), the share of planned configs that faulted, censored
-configs by regime and what censored them, the sentinel's drift, throttled samples; by decade of the median how far a sample's readings are
-apart, and how first and cold launches compare with warm ones. With ``--against``: of the samples that are ok in both runs, how far
-the medians are apart, by decade (in per cent of the first run's), and the noise within the first run's readings.
+Prints for one run:
+
+* ok samples per second over the whole run and by minute, and the share of samples from 10 us on;
+* failure codes, and the share of planned configs that faulted;
+* kernels with an ok sample (of the kernels that the vendor's compiler accepted and whose arguments
+  are supported);
+* censored configs by regime and reason, the sentinel's drift, and throttled samples;
+* by decade of the median: the spread of a sample's readings, and the ratio of first and cold
+  launches to warm launches.
+
+With ``--against`` it compares the samples that are ok in both runs. It prints by decade how far the
+medians differ (in per cent of the first run's median), and the noise of the first run's readings.
 """
 
 from __future__ import annotations
@@ -123,7 +131,7 @@ def _print_drift(dataset: Dataset, rows: list[dict[str, Any]]) -> None:
 
 
 def _print_within(rows: list[dict[str, Any]], path: Path | None) -> None:
-    """Print, by decade of the warm median, the spread of a sample's readings and its first and cold launches against it."""
+    """Print the spread of readings, and first and cold against warm times, by decade."""
     by_decade: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         if row["status"] == "ok" and row["median_ns"] > 0:

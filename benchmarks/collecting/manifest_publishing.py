@@ -1,10 +1,12 @@
-"""What it costs to publish a version of a dataset that lists many shards: time, bytes written, and the size of the folder.
+"""Cost of publishing a version of a dataset with many shards: time, bytes written, folder size.
 
-``python -m benchmarks.collecting.manifest_publishing [--shards 10000 100000] [--each 8] [--versions 40] [--out FILE.csv]``
+``python -m benchmarks.collecting.manifest_publishing [--shards 10000 100000] [--each 8] [--versions
+40] [--out FILE.csv]``
 
-For each number of shards a folder gets a manifest that lists so many (entries only: publishing opens no shard), and then
-``--versions`` more, each with ``--each`` new shards, as a publisher does whose ledger has these to tell. Reading is
-the whole list from a fresh interpreter's point of view: nothing of it is in memory.
+For each number of shards a folder gets a manifest that lists this number of shards. The manifest
+has entries only, because publishing opens no shard. Then ``--versions`` further versions are
+published, each with ``--each`` new shards, as a publisher does with the shards that the ledger
+reports. The time of reading is that of a fresh process, which has no part of the list in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ print(len(found.shards), time.perf_counter() - began_s)
 
 
 class Counting(PosixFilesystem):
-    """Counts the bytes of what is created."""
+    """Counts the bytes of the files that are created."""
 
     num_written = 0
 
@@ -55,7 +57,7 @@ def entries(first: int, count: int) -> list[ShardEntry]:
 
 
 def measure(num_shards: int, each: int, versions: int) -> dict[str, object]:
-    """Return the row of one number of shards."""
+    """Return the row for ``num_shards`` shards."""
     with tempfile.TemporaryDirectory() as folder:
         fs = Counting(Path(folder))
         publish(fs, entries(0, num_shards), plan_hash="p", epoch=1)
@@ -68,7 +70,7 @@ def measure(num_shards: int, each: int, versions: int) -> dict[str, object]:
             found = publish(fs, new, plan_hash="p", epoch=1)
             times_ms.append((time.perf_counter() - began_s) * 1e3)
             assert isinstance(found, Manifest)
-            keep = found  # as a publisher does
+            keep = found  # a publisher keeps it, too
         assert keep is not None
         done = subprocess.run(
             [sys.executable, "-c", _READ, folder], capture_output=True, text=True, check=True

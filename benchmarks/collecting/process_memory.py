@@ -1,10 +1,12 @@
-"""How much memory the processes of a run hold while its tasks go by, and whether that grows.
+"""How much memory the processes of a run use, and whether it grows with the number of tasks.
 
-``python -m benchmarks.collecting.process_memory --out FILE.csv [--every-s 2] -- collect --corpus … --out DIR …``
+``python -m benchmarks.collecting.process_memory --out FILE.csv [--every-s 2] -- collect --corpus …
+--out DIR …``
 
-Runs ``llmperf`` with the words behind ``--`` and writes memory and descriptors of each of its processes, again and again.
-Prints, by role, how many processes there were, the most memory of one, the growth per task of those that saw at least a
-hundred tasks go by, and the children that stayed zombies from one look to the next.
+Runs ``llmperf`` with the words after ``--`` and repeatedly writes the memory and the number of open
+descriptors of each of its processes. Prints by role: the number of processes, the maximum memory of
+one process, the growth per task of the processes that lived during at least a hundred tasks, and
+the children that were zombies in two consecutive samples.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _WARM_UP_TASKS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One process at one moment; ``num_tasks`` had finished by then."""
+    """One process at one time; ``num_tasks`` is the number of tasks finished by then."""
 
     num_tasks: int
     rss_bytes: int
@@ -44,21 +46,21 @@ class Watched:
         default_factory=lambda: defaultdict(list)
     )
     lasting_zombies: set[int] = field(default_factory=set)
-    """Processes that had ended and were not waited for, in two looks one after the other."""
+    """Processes that were zombies in two consecutive samples."""
 
     def of(self, role: str) -> dict[int, list[Reading]]:
-        """Readings by process of one role."""
+        """Return the readings of one role by process."""
         return {pid: found for (one, pid), found in self.readings.items() if one == role}
 
     def lived_long(self, *, num_tasks: int) -> Iterator[tuple[str, int, list[Reading]]]:
-        """Yield the processes that saw at least so many tasks go by."""
+        """Yield the processes that lived during at least ``num_tasks`` tasks."""
         for (role, pid), found in self.readings.items():
             if found[-1].num_tasks - found[0].num_tasks >= num_tasks:
                 yield role, pid, found
 
 
 def watch(process: subprocess.Popen[str], events: Path, *, every_s: float, into: Watched) -> None:
-    """Take readings of a run's process tree until it ends; ``events``: its folder of event files."""
+    """Take readings of a run's processes until it ends; ``events`` is its folder of events."""
     parent = psutil.Process(process.pid)
     counter = _TaskCounter(events)
     before: set[int] = set()
@@ -82,7 +84,7 @@ def watch(process: subprocess.Popen[str], events: Path, *, every_s: float, into:
                 continue
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-            if reading.num_descriptors:  # else it is just ending
+            if reading.num_descriptors:  # otherwise the process is just ending
                 into.readings[role, one.pid].append(reading)
         into.lasting_zombies.update(zombies & before)
         before = zombies
@@ -90,10 +92,11 @@ def watch(process: subprocess.Popen[str], events: Path, *, every_s: float, into:
 
 
 def bytes_a_task(readings: Sequence[Reading], *, warm_up: int) -> float:
-    """Return the growth per task after ``warm_up`` tasks: the median slope between two readings (Theil and Sen).
+    """Return the growth per task after ``warm_up`` tasks, in bytes.
 
-    A leak shows in nearly every pair of readings; an allocator that takes or returns some pages once, in fewer than half.
-    NaN, which is below no bound, where no two readings lie a task apart.
+    It is the median slope between two readings (Theil and Sen). A leak shows in nearly every pair
+    of readings. An allocator that takes or returns some pages once shows in fewer than half of the
+    pairs. The result is NaN, which is below no bound, if no task finished between two readings.
 
     >>> found = [Reading(num_tasks=n, rss_bytes=100 + 2 * n, num_descriptors=3) for n in range(50)]
     >>> bytes_a_task(found, warm_up=10)
@@ -109,7 +112,7 @@ def bytes_a_task(readings: Sequence[Reading], *, warm_up: int) -> float:
 
 
 def descriptors_gained(readings: Sequence[Reading], *, warm_up: int) -> float:
-    """Return by how many descriptors the later half of the steady readings outdoes the earlier (medians).
+    """Return by how much the median of descriptors grew from the first to the second half.
 
     >>> found = [Reading(num_tasks=n, rss_bytes=1, num_descriptors=4 + n // 10) for n in range(100)]
     >>> descriptors_gained(found, warm_up=10)
@@ -121,7 +124,7 @@ def descriptors_gained(readings: Sequence[Reading], *, warm_up: int) -> float:
 
 
 def steady(readings: Sequence[Reading], *, warm_up: int) -> list[Reading]:
-    """Leave out a process's first tasks and what it does after its last: it counts, closes and ends."""
+    """Return the readings without a process's first tasks and the time after its last task."""
     first, last = readings[0].num_tasks + warm_up, readings[-1].num_tasks
     return [one for one in readings if first <= one.num_tasks < last]
 

@@ -1,13 +1,18 @@
-"""``python -m benchmarks.collecting.run_offsets MEDIANS [--other COLUMN] [--by-kind] [--from-us 10] [--to-us 1000000]``.
+"""How far the medians of several runs over the same launch configs differ.
 
-Reads medians (CSV or Parquet) of the same launch configs from several runs, one column a run, ns, after ``kernel_id`` and ``sample_id``,
-and prints how far each run is from the others and, with ``--other``, whether that column (another collector's) is farther
-from the runs than they are from one another. Only configs that every column has are compared; the class is by the median
-over the runs.
+``python -m benchmarks.collecting.run_offsets MEDIANS [--other COLUMN] [--by-kind]
+[--from-us 10] [--to-us 1000000]``
 
-With ``--by-kind`` columns are named ``NUMBER_KIND`` (``00_ours``, ``01_plain``; ``runs_in_turns.py`` writes such a table), several
-runs of each kind. What one process measures differs from what the next one does, for all its configs alike, so whether two kinds
-differ is judged by runs: the kinds' names are dealt out anew in every way.
+MEDIANS (CSV or Parquet) has the columns ``kernel_id`` and ``sample_id`` and then one column of
+medians, in ns, for each run. The program prints how far each run is from the others. With
+``--other`` it also prints whether that column (of another collector) is further from the runs than
+the runs are from one another. Only configs that every column has are compared. The median over the
+runs decides the class of a config.
+
+With ``--by-kind`` the columns are named ``NUMBER_KIND`` (``00_ours``, ``01_plain``), with several
+runs of each kind; ``runs_in_turns.py`` writes such a table. The times of two processes differ by an
+offset that all configs of a process share. Therefore a permutation test over whole runs judges
+whether two kinds differ: it assigns the kinds' names to the runs in every possible way.
 """
 
 from __future__ import annotations
@@ -26,18 +31,18 @@ from benchmarks.data.raw_rows import read_rows
 
 Floats = npt.NDArray[np.float64]
 _Pairs = dict[tuple[int, int], float]
-"""MAPE of the second run against the first, %."""
+"""Maps two runs to the MAPE of the second against the first, in per cent."""
 _MOST_NS = 2000.0
-"""An offset in time is averaged within it on both sides: single configs may differ by far more."""
+"""Limit of a config's offset in ns, because single configs may differ by far more."""
 _MOST_LOG = 0.1
-"""And ratios: one config that a run met in a bad moment must not make a correlation."""
+"""Limit of a config's log ratio, so that one disturbed config does not cause a correlation."""
 _DRAWS = 2000
 _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medians:
-    """``values``: configs by columns, ns; ``kernels``: the kernel of each config."""
+    """``values``: medians in ns, configs by columns; ``kernels``: kernel of each config."""
 
     columns: tuple[str, ...]
     kernels: tuple[str, ...]
@@ -59,9 +64,9 @@ def write_medians(
     """Write a row for each sample, a column for each run.
 
     Args:
-        path: of the table.
-        runs: medians by run and sample, ns.
-        kernels: the samples, with the kernel of each.
+        path: path of the table.
+        runs: medians in ns by run and sample.
+        kernels: maps each sample to its kernel.
     """
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
@@ -72,16 +77,17 @@ def write_medians(
 
 
 def errors_percent(reference: Floats, other: Floats) -> Floats:
-    """Return how far ``other`` is from ``reference``, by config, in per cent of it."""
+    """Return how far ``other`` is from ``reference`` by config, in per cent of ``reference``."""
     return 100.0 * np.abs(other - reference) / reference
 
 
 def excess_percent(
     kernels: Sequence[str], runs: Floats, other: Floats, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Return by how much ``other``'s MAPE to the runs exceeds theirs to one another: 2.5 %, median, 97.5 %.
+    """Return by how much the MAPE of ``other`` to the runs exceeds the MAPE among the runs.
 
-    Drawn by kernels, since configs of one kernel err alike.
+    The three values are the 2.5 % quantile, the median and the 97.5 % quantile of a bootstrap. It
+    draws kernels, because the errors of one kernel's configs are alike.
     """
     pairs = itertools.permutations(range(runs.shape[1]), 2)
     own = np.mean([errors_percent(runs[:, a], runs[:, b]) for a, b in pairs], axis=0)
@@ -100,12 +106,22 @@ def excess_percent(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindsApart:
-    """How two kinds of runs differ; each ``p`` is the share of all ways to deal out their names that show as much.
+    """How two kinds of runs differ.
 
-    ``excess_percent``: MAPE between the kinds less the mean of those among the runs of each, points (one-sided);
-    ``offset_ns``: the second less the first, mean over configs (two-sided). ``repeats``: correlation, over configs, of the kinds'
-    difference in half of the runs with that in the other half; 0 where only runs differ, None with fewer than four runs.
-    ``shape_percent``: the same excess with each run's own offset taken away, which the whole of a run has in common.
+    Each ``p`` is the share of all assignments of the kinds' names to the runs that give a
+    difference at least as large.
+
+    Attributes:
+        excess_percent: MAPE between the kinds minus the mean MAPE within each kind, in points.
+        excess_p: one-sided p of ``excess_percent``.
+        shape_percent: the same excess after each run's own offset was subtracted.
+        shape_p: one-sided p of ``shape_percent``.
+        offset_ns: times of the second kind minus times of the first, mean over configs.
+        offset_p: two-sided p of ``offset_ns``.
+        least_p: the smallest p that is possible with these numbers of runs.
+        repeats: correlation over configs of the kinds' difference in one half of the runs with the
+            difference in the other half. It is 0 if only the runs differ, and None if a kind has
+            fewer than two runs.
     """
 
     excess_percent: float
@@ -119,10 +135,10 @@ class KindsApart:
 
 
 def kinds_apart(values: Floats, first: Sequence[int], second: Sequence[int]) -> KindsApart:
-    """Compare two kinds of runs, one of them with two runs at least.
+    """Compare two kinds of runs; at least one kind has two or more runs.
 
     Args:
-        values: configs by runs, ns.
+        values: medians in ns, configs by runs.
         first: columns of one kind.
         second: columns of the other kind.
     """
@@ -154,7 +170,7 @@ def kinds_apart(values: Floats, first: Sequence[int], second: Sequence[int]) -> 
         shape_p=shape_p,
         offset_ns=offset_of(first),
         offset_p=offset_p,
-        # Where the kinds are equally many, each way to deal has a twin with the names exchanged.
+        # With equally many runs of each kind, exchanging the names gives the same difference.
         least_p=(2 if len(first) == len(second) else 1) / len(dealt),
         repeats=_repeats(values, first, second),
     )
@@ -168,7 +184,7 @@ def _mapes(values: Floats, runs: Sequence[int]) -> _Pairs:
 
 
 def _excess(mape: _Pairs, runs: Sequence[int], of_first: Sequence[int]) -> float:
-    """Return the mean between these runs and the others, less the mean of those among each."""
+    """Return the mean MAPE between the two kinds minus the mean MAPE within each kind."""
     others = [run for run in runs if run not in of_first]
     across = [mape[one, other] + mape[other, one] for one in of_first for other in others]
     among = [
@@ -180,7 +196,7 @@ def _excess(mape: _Pairs, runs: Sequence[int], of_first: Sequence[int]) -> float
 
 
 def _own_ns(values: Floats, runs: Sequence[int]) -> Floats:
-    """Return by how much the configs of each column are longer than the median of these runs; the median over configs, ns."""
+    """Return each column's own offset: its median difference from the median run, in ns."""
     centre = np.median(values[:, list(runs)], axis=1)
     found: Floats = np.median(values - centre[:, None], axis=0)
     return found

@@ -1,13 +1,27 @@
-"""Runs of ours and of a plain loop in turns, on the same launch configs: which differences are the processes' own?
+"""Alternating runs of LLMPerf and of a plain loop on equal launch configs: do their times differ?
 
-``python -m benchmarks.collecting.runs_in_turns CORPUS --device cuda:0 --preset 400k --order "ours plain plain ours" --out FOLDER``
+``python -m benchmarks.collecting.runs_in_turns CORPUS --device cuda:0 --preset 400k
+--order "ours plain plain ours" --out FOLDER``
 
-``CORPUS`` is a corpus of kernels that run (``benchmarks.collecting.collectors`` writes one, ``kept.parquet``). Kinds of runs: ``ours`` is ``llmperf collect``;
-``ours+KEY=VALUE`` the same with that setting; ``unbound`` with ``timing.one_processor=false``; ``plain`` the loop of ``benchmarks.collecting.collectors``, part (c), over the configs of the first run, which must be
-one of these; ``plain-bound`` that loop, launching from one processor; ``plain-config`` allocating and freeing its buffers for each config, and ``plain-cleared``
-so, too, waiting each time until what was freed is cleared; with ``-shuffled`` kernels and configs are in another order each time. All share one CUDA cache, so that only the first run compiles; with ``--cold`` each run of ours has
-a new one, and compiles beside its launches as a first run does. Writes ``medians.csv``, a column a run,
-for ``python -m benchmarks.collecting.run_offsets FOLDER/medians.csv --by-kind``.
+``CORPUS`` is a corpus of kernels that run (``benchmarks.collecting.collectors`` writes one,
+``kept.parquet``). The kinds of runs:
+
+* ``ours``: ``llmperf collect``. The first run must be of this kind or of one of the next two.
+* ``ours+KEY=VALUE``: ``llmperf collect`` with that setting.
+* ``unbound``: ``llmperf collect`` with ``timing.one_processor=false``.
+* ``plain``: the plain loop of ``benchmarks.collecting.collectors``, part (c), over the launch
+  configs of the first run.
+* ``plain-bound``: the plain loop, launching from one processor.
+* ``plain-config``: the plain loop, which allocates and frees its buffers for each config.
+* ``plain-cleared``: like ``plain-config``, and waits after each config until the driver has cleared
+  the freed buffers.
+* ``plain-shuffled``, ``plain-bound-shuffled``: kernels and configs in a different order in each
+  run.
+
+All runs share one CUDA cache, so that only the first run compiles. With ``--cold`` each run of
+``llmperf collect`` has a new cache and compiles beside its launches, as a first run does. The
+program writes ``medians.csv``, with a column for each run, for ``python -m
+benchmarks.collecting.run_offsets FOLDER/medians.csv --by-kind``.
 """
 
 from __future__ import annotations
@@ -49,7 +63,7 @@ Medians = dict[str, float]
 def collect(
     kind: str, given: argparse.Namespace, out: Path, environment: Mapping[str, str]
 ) -> Collected:
-    """Run ours once."""
+    """Run ``llmperf collect`` once."""
     options = ["--preset", given.preset, *(f"--set={one}" for one in given.set)]
     if kind == "unbound":
         options.append("--set=timing.one_processor=false")
@@ -69,7 +83,7 @@ def collect(
 
 
 def variables_of(kind: str) -> dict[str, str]:
-    """Return the options of one kind of the plain loop."""
+    """Return the environment variables of one kind of the plain loop."""
     whose = next((one for one in BUFFER_RULES if kind == f"plain-{one}"), BUFFER_RULES[0])
     return {BOUND_VARIABLE: str(int("bound" in kind)), BUFFERS_VARIABLE: whose}
 
@@ -105,7 +119,7 @@ def main() -> None:
 def run_all(
     order: list[str], given: argparse.Namespace, ref: DeviceRef
 ) -> Iterator[tuple[dict[str, Medians], dict[str, str]]]:
-    """Run them all; after each, yield medians by run and sample so far, ns, and each sample's kernel."""
+    """Do all runs; after each run yield all medians so far, in ns, and each sample's kernel."""
     environment = {
         **os.environ,
         **ref.environment,

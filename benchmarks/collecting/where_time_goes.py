@@ -1,11 +1,13 @@
-"""Where the wall time of a finished ``llmperf collect`` went, from its event stream.
+"""Where the wall time of a finished ``llmperf collect`` went, from its events.
 
 ``python -m benchmarks.collecting.where_time_goes DIR [--skip-s 5] [--csv FILE] [--tasks FILE]``
 
-Prints, over the time from the first turn on the device to the last: the share in which no run child had the device
-(nothing was compiled or loaded in time, or the collector was busy), and, of the turns, by decade of the median: configs,
-wall time a config, and the share of that in which a timed launch ran (warm-ups, warm and cold readings; fills, flushes
-and checks are not launches). One collector's events only: clocks of several hosts differ.
+The time from the first turn on the device to the last is examined. The program prints the share of
+this time in which no run child had the device, because nothing was compiled or loaded in time or
+the collector was busy. Then it prints for the turns, by decade of the median: the configs, the wall
+time per config, and the share of the wall time in which a timed launch ran (warm-ups, warm and cold
+readings; fills, flushes and checks are not launches). The events must be of one collector, because
+the clocks of several hosts differ.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def events_of(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def tasks_of(folder: Path) -> Iterator[tuple[float, int]]:
-    """Yield of each finished task, in order, for how long it had the device (seconds) and its rows."""
+    """Yield for each finished task, in order, its seconds on the device and its rows."""
     seconds: dict[str, float] = defaultdict(float)
     for event in events_of(folder, "timed"):
         seconds[event["task_id"]] += sum(ended_s - began_s for began_s, ended_s in event["turns"])
@@ -44,7 +46,7 @@ def tasks_of(folder: Path) -> Iterator[tuple[float, int]]:
 
 
 def idle_share(turns: Sequence[tuple[float, float]]) -> float:
-    """Return the share of the time between first begin and last end that lies in no turn.
+    """Return the share of the time from the first begin to the last end that is in no turn.
 
     >>> idle_share([(0.0, 1.0), (2.0, 4.0)])
     0.25

@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.data.activity_share DATASET WORK``
 
-DATASET is a dataset's folder, WORK the Parquet files of ``benchmarks.data.count_work`` (``sample_id`` and the columns of
-``Work``). Only kernels with a counted ok launch are looked at. Prints, by suite, how many kernels are active, have few
-active work-items or do nothing (``llmperf_common/features/activity.py``), and at how many the median launch leaves more
-than nine tenths of its work-items without a store.
+DATASET is a dataset's folder. WORK is the folder of the Parquet files of
+``benchmarks.data.count_work`` (``sample_id`` and the columns of ``Work``). Only kernels with a
+counted ok launch are examined. The program prints by suite how many kernels are active, have few
+active work-items, or do nothing (``llmperf_common/features/activity.py``). It also prints for how
+many kernels more than nine tenths of the work-items of the median launch make no store.
 """
 
 from __future__ import annotations

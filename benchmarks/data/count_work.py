@@ -1,11 +1,14 @@
-"""What the launches of a dataset execute, counted on the CPU device: work columns for rows that have none.
+"""Count the work of a dataset's launches on the CPU device, for datasets without work columns.
 
-``python -m benchmarks.data.count_work DATASET --out DIR [--kernels 300] [--children 2] [--at-least-ns 10000]``
+``python -m benchmarks.data.count_work DATASET --out DIR [--kernels 300] [--children 2]
+[--at-least-ns 10000]``
 
-DATASET is a folder with sources, such as ``runs/h200`` (docs/how-to/rebuild-a-dataset.md). Of its kernels that have ok
-samples, the public suites' and so many random others are counted, at all their ok launch configs. DIR gets Parquet files
-of some kernels each, one row a sample: ``sample_id``, ``kernel_id``, the columns of ``Work``, and ``reason`` where these
-are null. Called again, it goes on with the kernels that DIR does not have.
+DATASET is a folder with sources, such as ``runs/h200`` (docs/how-to/rebuild-a-dataset.md). Of its
+kernels with ok samples, those of the public suites and ``--kernels`` random others are counted. All
+their ok launch configs from ``--at-least-ns`` on are counted, and ``--shorter`` random configs of
+each kernel below. DIR gets Parquet files with one row for each sample: ``sample_id``,
+``kernel_id``, the columns of ``Work``, and a ``reason`` if these are null. A later call counts the
+kernels that DIR does not have.
 """
 
 from __future__ import annotations
@@ -92,14 +95,14 @@ def _write(folder: Path, rows: list[dict[str, Any]], total: _Total) -> None:
 
 
 def _counted(folder: Path) -> set[str]:
-    """Return the kernels whose counts are there."""
+    """Return the kernels whose counts ``folder`` has."""
     return {row["kernel_id"] for row in _read(folder, ["kernel_id"])}
 
 
 def _jobs(
     arguments: argparse.Namespace, known: set[str]
 ) -> Iterator[tuple[Kernel, list[LaunchConfig]]]:
-    """Yield the kernels of a dataset that have a source and ok samples, with the configs of these: suites, then at random."""
+    """Yield kernels with a source, each with its ok configs; first the suites, then others."""
     dataset = arguments.dataset
     configs: dict[str, list[LaunchConfig]] = defaultdict(list)
     shorter: dict[str, list[LaunchConfig]] = defaultdict(list)

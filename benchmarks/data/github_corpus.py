@@ -1,9 +1,10 @@
-"""The GitHub-crawled OpenCL kernels behind the LLMPerf paper, as their authors had them, as a folder or a tarball.
+"""The GitHub-crawled kernels of the LLMPerf paper without instrumentation, as folder or tarball.
 
-They are public: repository ``minhkhoi1026/cldrive``, branch ``scalar_gen_dev`` (commit 3469fb9), folder
-``github-crawled-kernels-modified`` (15,502 files). Every file there carries the paper's instrumentation: a first line
-``//{"arg": position, ...}``, a function ``hook(argId, id)`` that prints, and ``hook(N, expr)`` around each array index. This
-takes it out; files in which it was damaged beyond repair are left out and counted.
+They are public: repository ``minhkhoi1026/cldrive``, branch ``scalar_gen_dev`` (commit 3469fb9),
+folder ``github-crawled-kernels-modified`` (15,502 files). Every file there carries the paper's
+instrumentation: a first line ``//{"arg": position, ...}``, a function ``hook(argId, id)`` that
+prints, and ``hook(N, expr)`` around each array index. This program removes the instrumentation.
+Files that the instrumentation damaged beyond repair are left out and counted.
 
 ``git clone -b scalar_gen_dev https://github.com/minhkhoi1026/cldrive RAW``
 
@@ -25,15 +26,16 @@ _HOOK_DEFINITION = re.compile(
     r"\A(?://\{[^\n]*\}\s*\n)?\s*int hook\(int argId, int id\)\s*\{.*?return id;\s*\}\s*", re.DOTALL
 )
 _HOOK_CALL_OR_PAREN = re.compile(r"\b(?P<stray>\w)?hook\(\s*\d+\s*,\s*|[()]")
-"""In 434 files the paper's rewriter damaged nested indices: ``a[b[i]]`` became ``a[b[ihook(2, i)]``, one letter early and a
-bracket short. ``stray`` is that letter."""
+"""In 434 files the paper's instrumentation damaged nested indices: ``a[b[i]]`` became
+``a[b[ihook(2, i)]``, with an additional letter and without one bracket. ``stray`` is that
+letter."""
 
 
 def unhook(source: str) -> str:
-    """Return ``source`` without the hook function and with every ``hook(N, expr)`` replaced by ``expr``.
+    """Return ``source`` without the hook function, and ``expr`` for every ``hook(N, expr)``.
 
     Raises:
-        ValueError: What is left has a hook, or brackets that do not match.
+        ValueError: The result still has a hook, or its brackets do not match.
 
     >>> unhook("a[hook(0, f(i))] = b[c[ihook(2, i)];")
     'a[f(i)] = b[c[i]];'
@@ -64,7 +66,7 @@ def unhook(source: str) -> str:
 
 
 def main() -> int:
-    """Run the command line; 3 where there is no kernel."""
+    """Run the command line; return 3 if there is no kernel."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,13 +1,18 @@
-"""How many kernels of a corpus do nothing, or leave nearly all work-items idle: on usual inputs, and on those that are planned.
+"""How many kernels of a corpus do nothing, or almost nothing, on usual and on planned inputs.
 
-``python -m benchmarks.data.input_activity CORPUS --out FILE.jsonl [--kernels 200] [--seed 0] [--configs 8] [--children 1]``
+``python -m benchmarks.data.input_activity CORPUS --out FILE.jsonl [--kernels 200] [--seed 0]
+[--configs 8] [--children 1]``
 
-Of so many random kernels that can be launched, each is analysed, planned for an H200 by three rules and counted by virtual
-launches on a CPU device; nothing is timed. The rules: ``usual`` (memory analysis with the usual values, ``plan.plain_share``
-1), ``planned`` (the default), and ``three`` (the three strategies of the preset 400k). FILE gets a line a kernel, and a
-second call goes on with the kernels that it lacks. Prints for each rule the shares of the kernels that every rule could
-count: active, few items or nothing (``llmperf_common/features/activity.py``), and the median launch leaves over nine tenths of its
-work-items without a store.
+``--kernels`` random kernels that can be launched are analysed and planned for an H200 by three
+rules. Virtual launches on a CPU device count their work; nothing is timed. The rules are ``usual``
+(memory analysis with the usual values, ``plan.plain_share`` 1), ``planned`` (the default), and
+``three`` (the three strategies of the preset 400k). FILE gets a line for each kernel, and a second
+call adds the kernels that FILE lacks.
+
+The program prints shares for each rule, over the kernels that every rule could count. They are the
+shares of kernels that are active, have few active items or do nothing
+(``llmperf_common/features/activity.py``), and of kernels in whose median launch more than nine
+tenths of the work-items make no store.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from workers.work.children import CountedKernel, count_all
 
 _AT_ONCE = 10
 _TIMEOUT_S = 600.0
-"""On a busy machine: what is counted must not depend on it."""
+"""Limit that is long enough for a busy machine, so that the counts do not depend on the load."""
 H200 = DeviceClass(
     name="h200",
     compute_units=132,
@@ -106,7 +111,7 @@ def _by_rule(kernel: Kernel, number: int) -> dict[str, tuple[LaunchConfig, ...]]
 
 
 def _configs(kernel: Kernel, number: int) -> list[LaunchConfig]:
-    """Return the launch configs of all rules, each once."""
+    """Return the launch configs of all rules without duplicates."""
     found = {one.sample_id: one for some in _by_rule(kernel, number).values() for one in some}
     return list(found.values())
 
@@ -142,7 +147,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Return the shares of each rule over the kernels that all could count."""
+    """Return the shares of each rule over the kernels that all rules could count."""
     kept = [row for row in rows if all(row[name]["activity"] for name in _RULES)]
     lines = [f"{len(rows)} kernels, {len(kept)} counted by every rule"]
     for name in _RULES:

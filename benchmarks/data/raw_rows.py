@@ -1,10 +1,11 @@
-"""Raw rows of a measurement: read from CSV or Parquet alike; written as small Parquet files.
+"""Raw rows of a measurement: read from CSV or Parquet; written as small Parquet files.
 
 ``python -m benchmarks.data.raw_rows FILE.csv [--sort COLUMN …] [--out FILE.parquet]``
 
-Owns the form in which ``benchmarks/raw`` keeps large tables: zstd, columns of whole numbers as
-integers with their bytes split by place, columns of repeated values with a dictionary. Programs
-that measure write CSV; this one makes the large tables among them smaller before they are kept.
+Owns the form in which ``benchmarks/raw`` keeps large tables. They are compressed by zstd. Columns
+of whole numbers are integers with their bytes split by place, and columns of repeated values have a
+dictionary. Programs that measure write CSV; this program makes large tables smaller before they are
+kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 Row = dict[str, str]
 _MOST_INT32 = 2**31 - 1
 _ZSTD_LEVEL = 19
-"""The files are written once and read seldom: size counts, time to write does not."""
+"""High, because the files are written once and read seldom: size matters, writing time does not."""
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -45,12 +46,12 @@ def read_rows(path: Path) -> list[Row]:
 def write_parquet(path: Path, rows: Sequence[Row], sort_by: Sequence[str] = ()) -> None:
     """Write rows whose values are text. Sorting brings equal and near values together.
 
-    Columns in which all values are numbers become numbers. Identifiers with a leading zero stay
-    text, and so does any column whose text would not come back the same, except that a whole
-    number such as ``4992.0`` comes back as ``4992``.
+    Columns in which all values are numbers become numbers. A column stays text if reading it back
+    would change a text, as with identifiers that have a leading zero. The exception is a whole
+    number such as ``4992.0``, which is read back as ``4992``.
 
     Raises:
-        ValueError: There are no rows, or a column to sort by is not one of theirs.
+        ValueError: There are no rows, or the rows lack a column to sort by.
     """
     if not rows:
         raise ValueError("there are no rows to write")
@@ -105,7 +106,7 @@ def _whole(cell: str) -> int | None:
 
 
 def _is_float(cell: str) -> bool:
-    """Return whether a float gives this text again, but for a whole number's ``.0``."""
+    """Return whether the text of the parsed float equals this text, apart from a final ``.0``."""
     try:
         return str(float(cell)) == cell or _whole(cell) is not None
     except ValueError:

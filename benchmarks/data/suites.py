@@ -1,17 +1,19 @@
-"""How many kernels of SHOC and Rodinia run, write and do not leave at once, on the CPU device.
+"""How many kernels of SHOC and Rodinia run, write and do not return at once, on the CPU device.
 
-``python benchmarks/data/suites.py --shoc GIT --rodinia GIT --work FOLDER --out FILE.csv``: builds both corpora from git
-directories (of github.com/vetter/shoc and github.com/yuhc/gpu-rodinia), collects a few samples a kernel, judges
-every kernel and writes a row for each. Third-party code stays in ``--work``.
+``python benchmarks/data/suites.py --shoc GIT --rodinia GIT --work FOLDER --out FILE.csv`` builds
+both corpora from git directories (of github.com/vetter/shoc and github.com/yuhc/gpu-rodinia),
+collects a few samples of each kernel, judges every kernel and writes a row for each. Third-party
+code stays in ``--work``.
 
-How it is judged, for each kernel that has an ok sample:
+A kernel that has an ok sample is judged in two ways:
 
-* it *writes output* when the payload check of one of its samples says so (``checks.writes_output``: a launch changes
-  bytes that were poisoned before);
-* it *stays* when, in one of its three smallest ok launch configs, at least half of the work-items make two or more
-  accesses through pointer arguments (one, where the kernel has a single access in its text). A work-item that
-  returns at a guard on sizes makes none, one that returns at a guard on a value makes one. Counted by the
-  instrumented kernel of memory analysis, with that config's NDRange, scalars and limits of contents.
+* It *writes output* if the payload check of one of its samples says so (``checks.writes_output``: a
+  launch changes bytes that were poisoned before).
+* It *stays* if, in one of its three smallest ok launch configs, at least half of the work-items
+  make two or more accesses through pointer arguments (one access if the kernel's text has only
+  one). A work-item that returns at a guard on sizes makes no access; a work-item that returns at a
+  guard on a value makes one. The instrumented kernel of the memory analysis counts the accesses,
+  with the config's NDRange, scalars and limits of contents.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ SETTINGS = (
     "limits.analysis_timeout_s=240",
     "limits.config_timeout_s=90",
 )
-"""Small launches and few readings: it is counted what runs, not how fast. The limits are for a loaded machine."""
+"""Small launches and few readings: times do not matter here. Limits suit a loaded machine."""
 FEWEST_STAYING = 0.5
 _CONFIGS_JUDGED = 3
 _MOST_WORK_ITEMS = 2**17
@@ -66,12 +68,12 @@ _COUNTING = (
     ("c->trace += v ^ (v >> 29);\n    if (index < length)", "if (index < length)"),
     ("atom_add(&c->table[2], c->trace);", "atom_add(&c->table[2], (ulong)(c->trace >= %dul));"),
 )
-"""Makes an instrumented kernel count work-items that make so many accesses, in the place of its trace."""
+"""Replacements by which an instrumented kernel counts work-items with enough accesses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is said of one kernel; one row of the CSV."""
+    """The judgement of one kernel; one row of the CSV."""
 
     suite: str
     path: str
@@ -87,12 +89,12 @@ class Verdict:
 
     @property
     def runs(self) -> bool:
-        """Whether it has an ok sample."""
+        """Whether the kernel has an ok sample."""
         return self.ok > 0
 
     @property
     def works(self) -> bool:
-        """Whether it writes output and does not leave at once."""
+        """Whether the kernel writes output and its work-items do not return at once."""
         return bool(self.writes_output) and (self.staying_share or 0.0) >= FEWEST_STAYING
 
 
@@ -136,7 +138,7 @@ def _llmperf(*words: str) -> None:
 
 
 def judged(corpus: Path, dataset: Path, ref: DeviceRef) -> list[Verdict]:
-    """Return the verdict of every kernel of a corpus, from the dataset that was collected of it."""
+    """Return the verdict of every kernel of a corpus, from the dataset collected from it."""
     rows = defaultdict(list)
     for row in open_dataset(dataset).samples().to_pylist():
         rows[row["kernel_id"]].append(row)
@@ -184,15 +186,15 @@ def _verdict(
     )
 
 
-# -- what share of the work-items stays --------------------------------------------------------------
+# -- what share of the work-items stays ------------------------------------------------------------
 
 
 def staying_shares(
     measured: Sequence[tuple[Kernel, Sequence[Mapping[str, Any]]]], ref: DeviceRef
 ) -> Iterator[float | None]:
-    """Yield for each kernel the largest share over its smallest ok configs; None where it cannot be counted.
+    """Yield for each kernel the largest share over its smallest ok configs; None if not countable.
 
-    In a child, as a compiler may fail on any of them.
+    A child process counts, because a kernel may crash the compiler.
     """
     pool = _pool()
     for kernel, rows in measured:
@@ -237,7 +239,7 @@ def _staying(kernel: Kernel, rows: Sequence[Mapping[str, Any]], ref: DeviceRef) 
 
 
 def counting(instrumented: Instrumented, fewest: int) -> Instrumented:
-    """Return the kernel with its trace being the work-items that make at least ``fewest`` accesses."""
+    """Return the kernel with a count of work-items of ``fewest`` or more accesses as trace."""
     source = instrumented.source
     for old, new in _COUNTING:
         assert source.count(old) == 1, f"hooks.cl has changed: {old}"
@@ -267,11 +269,11 @@ def _launch(row: Mapping[str, Any], arguments: Sequence[Argument]) -> ProbeLaunc
     )
 
 
-# -- output -----------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Yield the counts of the bar, and the kernels that fall short of it by code."""
+    """Yield the counts that the bar needs, and by code the kernels that miss the bar."""
     wanted = [one for one in verdicts if not one.has_images]
     for suite in ("shoc", "rodinia", ""):
         asked = [one for one in wanted if one.suite == suite or not suite]

@@ -1,17 +1,20 @@
-"""The same launches through OpenCL and through the CUDA driver: equal outputs, and event times side by side.
+"""The same launches through OpenCL and the CUDA driver: are outputs and event times equal?
 
-``python -m benchmarks.device.cuda_events --out FILE.csv`` on an NVIDIA GPU with pycuda. Each kernel of ``kernels/`` that has one
-dimension and no image is launched at each of ``--items`` work-items, with the inputs of ``workers/plan/inputs.py`` in both.
-Equal outputs, byte for byte, prove that OpenCL's PTX was made into CUDA's rightly (``workers/device/cuda/ptx.py``).
+``python -m benchmarks.device.cuda_events --out FILE.csv`` needs an NVIDIA GPU and pycuda. Each
+kernel of ``kernels/`` that has one dimension and no image is launched at each number of ``--items``
+work-items, with the inputs of ``workers/plan/inputs.py`` on both sides. Byte-equal outputs show
+that OpenCL's PTX was converted correctly for CUDA (``workers/device/cuda/ptx.py``).
 
-What is compared: OpenCL's event times are start and end of the kernel. CUDA's events lie around a launch; the GPU would
-wait between them for the host, so it is kept busy until event, launch and event are all enqueued (``cuda_ns``;
-``cuda_idle_ns`` is without that). ``*_batch_ns`` is the mean of launches back to back, where a kernel does not read what
-it writes. CUDA's events have a resolution of about 0.5 us and a launch after other work saves about 2 us: times below
-20 us say little, and the summary leaves them out. ``registers_opencl`` and ``spill_bytes_opencl`` come from
-``-cl-nv-verbose``, the log of OpenCL's own compiler: is the second compilation the first one's equal?
+OpenCL's event times are the start and the end of the kernel. CUDA's events surround a launch.
+Between them the GPU would wait for the host. Therefore it is kept busy until event, launch and
+event are all enqueued (``cuda_ns``; ``cuda_idle_ns`` is the time without this). ``*_batch_ns`` is
+the mean of back-to-back launches of kernels that do not read what they write. CUDA's events have a
+resolution of about 0.5 us, and a launch after other work takes about 2 us less. Therefore times
+below 20 us say little, and the summary leaves them out. ``registers_opencl`` and
+``spill_bytes_opencl`` come from ``-cl-nv-verbose``, the log of OpenCL's own compiler. They show
+whether both compilations are equal.
 
-``--dry-run``: OpenCL's half only, on the CPU device.
+``--dry-run`` runs only OpenCL's half, on the CPU device.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ _BATCH_NS, _MOST_BATCHED = 1e6, 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One kernel at one size; None where it was not measured."""
+    """One kernel at one size; a value that was not measured is None."""
 
     kernel: str
     global_size: int
@@ -106,7 +109,7 @@ def main(command: Sequence[str] | None = None) -> int:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return what the rows say together."""
+    """Return the summary of the rows."""
     compared = [row for row in rows if row.outputs_equal is not None]
     kernels = {row.kernel for row in compared}
     unequal = {row.kernel for row in compared if not row.outputs_equal}
@@ -220,7 +223,7 @@ def _cuda_ns(clock: EventClock, side: CudaSide, needs_refill: bool, spin_ns: int
 def _medians(
     session: OpenclSession, ways: dict[str, Callable[[], float]], *, few: bool
 ) -> dict[str, float]:
-    """Return the median of each way, their readings taken in turns so that no clock favours one."""
+    """Return the median of each way; readings alternate, so that no clock favours a way."""
     rounds, readings = (1, 3) if few else (_ROUNDS, _READINGS)
     session.spin_up(20)
     taken: dict[str, list[float]] = {name: [] for name in ways}

@@ -1,6 +1,7 @@
-"""One launch config in place on OpenCL and on the CUDA driver, with equal inputs.
+"""One launch config prepared for OpenCL and for the CUDA driver, with equal inputs.
 
-Owns how a ``LaunchConfig`` becomes a launch of ``workers/device/cuda/launcher.py``, and the comparison of what both leave.
+Owns the conversion of a ``LaunchConfig`` to a launch of ``workers/device/cuda/launcher.py``, and
+the comparison of the buffers of both sides.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ _INPUT_SEED = 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaSide:
-    """One launch config in place on the CUDA driver; ``fresh`` holds the inputs of buffers that are written."""
+    """A launch config on the CUDA driver; ``fresh`` has the inputs of buffers that are written."""
 
     launch: CudaLaunch
     buffers: dict[int, CudaBuffer]
     fresh: dict[int, CudaBuffer]
 
     def refill(self) -> None:
-        """Restore the inputs, on the GPU."""
+        """Restore the inputs by copies on the GPU."""
         for position, source in self.fresh.items():
             self.buffers[position].copy_from(source)
 
 
 class Cuda:
-    """A CUDA context that is opened again when a kernel has broken it."""
+    """A CUDA context that can be reopened after a kernel has broken it."""
 
     def __init__(self, device_uuid: str) -> None:
         self._device_uuid = device_uuid
@@ -63,7 +64,7 @@ class Cuda:
         self.context.close()
 
     def cost(self) -> str:
-        """Return what a context costs a fresh process."""
+        """Return a text with the seconds and memory that a context costs a fresh process."""
         code = (
             "import sys, time; from workers.device.cuda.driver import CudaContext; s = time.perf_counter();"
             "c = CudaContext(sys.argv[1]); print(time.perf_counter() - s, flush=True); input(); c.close()"
@@ -86,7 +87,7 @@ class Cuda:
 
 
 def launch_config(kernel: Kernel, items: int) -> LaunchConfig:
-    """Return a launch of the simple strategy (README of ``kernels/``): safe, and the same outputs each time."""
+    """Return a launch of the strategy simple (README of ``kernels/``): safe and deterministic."""
     assert kernel.signature is not None, "kernels without one are left out"
     local_size = kernel.signature.required_local_size or (_LOCAL_SIZE,)
     return LaunchConfig(
@@ -99,7 +100,7 @@ def launch_config(kernel: Kernel, items: int) -> LaunchConfig:
 def cuda_side(
     context: CudaContext, kernel: Kernel, program: Program, config: LaunchConfig
 ) -> CudaSide:
-    """Put ``config`` in place on the CUDA driver, every buffer as OpenCL's is. Raises CudaError."""
+    """Prepare ``config`` on the CUDA driver, with buffers as OpenCL has them. Raises CudaError."""
     assert kernel.signature is not None, "kernels without one are left out"
     pairs = list(zip(kernel.signature.arguments, config.args, strict=True))
     buffers, fresh = {}, {}
@@ -127,7 +128,7 @@ def cuda_side(
 def outputs_equal(
     context: CudaContext, kernel: Kernel, loaded: OpenclLoadedKernel, side: CudaSide, config: LaunchConfig
 ) -> bool:  # fmt: skip
-    """Launch once from fresh inputs in both, and compare all buffers. Raises CudaError, DeviceFailure."""
+    """Launch once on each side and compare all buffers. Raises CudaError, DeviceFailure."""
     assert kernel.signature is not None, "kernels without one are left out"
     loaded.prepare(config).launch()
     side.refill()
@@ -142,7 +143,7 @@ def outputs_equal(
 
 
 def _inputs(argument: Argument, given: LaunchArgument, seed: int) -> npt.NDArray[np.uint8]:
-    """Return what the buffer holds, and zeros behind it as OpenCL's door has them."""
+    """Return the buffer's inputs and the zeroed padding after them, as on OpenCL's side."""
     data = reference_bytes(
         argument, elements=given.elements or 0, seed=seed, contents=given.contents
     )

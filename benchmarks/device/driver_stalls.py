@@ -1,11 +1,14 @@
-"""How long calls to a GPU's driver take while another process opens or ends a context, on another card or the same.
+"""How long calls to a GPU's driver take while another process opens or ends a context on a card.
 
-``python -m benchmarks.device.driver_stalls --device cuda:0 --beside cuda:1 [--rounds 4] [--out FILE.csv]``
+``python -m benchmarks.device.driver_stalls --device cuda:0 --beside cuda:1 [--rounds 4] [--out
+FILE.csv]``
 
-Drivers take locks that all GPUs of a host share. This process times launches, a copy, allocating and touching 64 MiB,
-freeing it and loading a program, over and over, while visitors come to the other device: they look for their devices, open
-a context, launch, stay, and leave by themselves or by SIGKILL. A row is a phase of a visitor and a call: how often
-it fell into that phase, its mean and its longest. "alone": no other process was there.
+A driver has locks that all GPUs of a host share. This process repeatedly times launches, a copy,
+the allocation and first use of 64 MiB, the freeing of this memory and the loading of a program.
+Meanwhile other processes, the visitors, use the device ``--beside`` (another device or the same). A
+visitor looks for its devices, opens a context, launches, waits, and then exits or is killed by
+SIGKILL. Each row is one call in one phase of the visitors: the number of calls that overlapped the
+phase, their mean time and their maximum time. In the phase "alone" there was no visitor.
 """
 
 from __future__ import annotations
@@ -56,11 +59,11 @@ if sys.argv[2] == "is killed":
 _ITEMS, _BYTES, _PAUSE_S = 1 << 20, 64 << 20, 0.8
 
 Call = tuple[str, float, float]
-"""Its name, when it began and when it had ended."""
+"""Name of the call, time of its begin and time of its end, s."""
 
 
 class Probe:
-    """A context of ours, and one round of calls in it."""
+    """This process's context, and one round of calls in it."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self._device = find_cl_device(ref)
@@ -98,7 +101,7 @@ class Probe:
 
 
 def visit(ref: DeviceRef, end: str, phases: list[tuple[str, float]]) -> None:
-    """Let a visitor come and go; note when each of its phases began, at last when it was gone."""
+    """Run one visitor; append each of its phases with its begin, last the end of the visitor."""
     reference = json.dumps(dataclasses.asdict(ref))
     command = [sys.executable, "-c", _VISITOR, reference, end, SOURCE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -112,7 +115,7 @@ def visit(ref: DeviceRef, end: str, phases: list[tuple[str, float]]) -> None:
 def watch(
     probe: Probe, beside: DeviceRef, rounds: int
 ) -> tuple[list[Call], list[tuple[str, float]]]:
-    """Make calls until all visitors were there; return the calls, and when which phase began."""
+    """Make calls until all visitors have ended; return the calls and the begins of phases."""
     phases: list[tuple[str, float]] = [("alone", time.monotonic())]
 
     def come_and_go() -> None:
@@ -134,7 +137,7 @@ def watch(
 def by_phase(
     calls: list[Call], phases: list[tuple[str, float]]
 ) -> Iterator[tuple[str, str, int, float, float]]:
-    """Yield phase, call, how often it touched that phase, and its mean and longest, ms."""
+    """Yield phase, call, number of calls in the phase, and mean and maximum time in ms."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     ends_s = [begin_s for _, begin_s in phases[1:]] + [float("inf")]
     for (phase, begin_s), end_s in zip(phases, ends_s, strict=True):

@@ -1,15 +1,19 @@
-"""What a kernel that goes wrong costs a run: a compiler that dies, a hang, too little memory, a fault on the device.
+"""What a bad kernel costs a run: a compiler's death, a hang, too little memory, a device fault.
 
-``python -m benchmarks.device.fault_costs --device cuda:0 --out FOLDER [--kinds crash,hang,memory,fault]``
+``python -m benchmarks.device.fault_costs --device cuda:0 --out FOLDER [--kinds
+crash,hang,memory,fault]``
 
-For each kind a few good kernels and one bad one are collected by the real command. What it costs: the bad kernel's own time
-from being claimed to being finished, and the longest time between two turns of good kernels on the device. Every launch is
-bounded (the hang is a loop of about a minute, killed long before), and each kind is run once.
+For each kind, ``llmperf collect`` collects a few good kernels and one bad kernel. Two costs are
+reported: the time of the bad kernel from its claim to its end, and the longest time between two
+turns of good kernels on the device. Every launch is bounded (the hang is a loop of about a minute,
+which is killed long before its end), and each kind is run once.
 
 * ``crash``: the compile children are killed (SIGSEGV) while they build the bad kernel, twice.
 * ``hang``: a loop far longer than ``limits.config_timeout_s``.
-* ``memory``: another process takes most of the device's memory, and the bad kernel asks for more than is left.
-* ``fault``: a store far outside every buffer. On a GPU this is an illegal access, which the system log will show.
+* ``memory``: another process takes most of the device's memory, and the bad kernel asks for more
+  than is left.
+* ``fault``: a store far outside every buffer. On a GPU this is an illegal access, which the system
+  log will show.
 """
 
 from __future__ import annotations
@@ -65,7 +69,7 @@ time.sleep(600)
 
 
 def write_kernels(folder: Path, kind: str) -> None:
-    """Write the good kernels and the bad one, which comes in their middle."""
+    """Write the good kernels and the bad kernel, which is in the middle by name."""
     folder.mkdir(parents=True)
     for number in range(NUM_GOOD):
         (folder / f"{'a' if number < NUM_GOOD // 2 else 'z'}_{number}.cl").write_text(
@@ -96,7 +100,7 @@ def collect(
 
 
 def kill_compilers(parent: int, stop: threading.Event) -> None:
-    """Kill each compile child below ``parent`` that has been busy for half a second with one thing."""
+    """Kill each compile child below ``parent`` that was busy during half a second."""
     while not stop.is_set():
         for child in psutil.Process(parent).children(recursive=True):
             try:
@@ -113,7 +117,7 @@ def kill_compilers(parent: int, stop: threading.Event) -> None:
 
 @contextmanager
 def hog(device: str, share: float) -> Iterator[None]:
-    """Hold so much of the device's memory in another process."""
+    """Hold a share of the device's memory in another process."""
     with subprocess.Popen(
         [sys.executable, "-c", HOG, device, str(share)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -128,13 +132,13 @@ def hog(device: str, share: float) -> Iterator[None]:
 def run_kind(kind: str, folder: Path, device: str) -> dict[str, Any]:
     """Collect with one bad kernel; return what it cost."""
     write_kernels(folder / "kernels", kind)
-    # The kernels are new: without a look ahead on the CPU each is launched as it stands.
+    # Without the CPU's check of the reach, each kernel is launched as it is.
     settings = ["limits.check_reach=off"]
     settings += {
         "memory": ["limits.allow_busy_gpu=true", "plan.max_launch_bytes=137438953472", "plan.idle_share=0", "plan.under_share=0"],
         "crash": ["limits.kernel_resources=off"],
     }.get(kind, [])  # fmt: skip
-    # What the last kind asks for is known from its analysis; the others may not be analysed: a hang would hang there.
+    # Only for "memory" the analysis is needed; a hang would also hang in its analysis.
     strategy = "memory_analysis" if kind == "memory" else "simple"
     process = collect(folder, device, settings, strategy=strategy)
     stop = threading.Event()
@@ -149,7 +153,7 @@ def run_kind(kind: str, folder: Path, device: str) -> dict[str, Any]:
 
 
 def costs(data: Path) -> dict[str, Any]:
-    """Return the codes of good and bad rows, the bad task's own time and the largest pause of the device."""
+    """Return the codes of good and bad rows, the bad task's time and the longest pause."""
     dataset = open_dataset(data)
     names = {
         row["task_id"]: row["name"]

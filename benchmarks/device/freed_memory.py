@@ -1,10 +1,12 @@
-"""What freeing a buffer does to the launches that follow.
+"""How freeing a buffer changes the times of the launches that follow.
 
 ``python -m benchmarks.device.freed_memory --device cuda:0 [--rounds 2] [--out FILE.csv]``
 
-A kernel is launched over and over, each launch waited for, before and after a buffer is freed (or made): one that reads 256 MiB (4 on a CPU device), or
-one that only computes. A row is one such event: how long the call took, for how long launches were more than 5 % longer than before it (until eight in a row have
-a median that is not), and how much longer they were.
+A kernel is launched repeatedly, with a wait for each launch, before and after a buffer is freed (or
+made). The kernel either reads 256 MiB (4 MiB on a CPU device) or only computes. Each row is one
+such event. It has the time of the call, the time for which launches were more than 5 % longer than
+before the event (until the median of eight launches in a row is not longer), and how much longer
+they were.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ _WATCHED_S = 0.06
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One event; ``longer_ms``: until when launches were longer, ``factor``: how much, median (1 where they were not)."""
+    """One event; launches were longer for ``longer_ms``, by the median ``factor`` (1: never)."""
 
     what: str
     mib: int
@@ -93,7 +95,7 @@ class Bench:
         properties = cl.command_queue_properties.PROFILING_ENABLE
         self.queue = cl.CommandQueue(self.context, device, properties)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the compiler says
+            warnings.simplefilter("ignore")  # the compiler's messages
             program = cl.Program(self.context, SOURCE).build()
         self._kernels = {name: cl.Kernel(program, name) for name in ("read", "compute", "use")}
         is_gpu = bool(device.type & cl.device_type.GPU)
@@ -101,7 +103,7 @@ class Bench:
         self._read_bytes = _READ_BYTES_OF_GPU if is_gpu else _READ_BYTES_OF_CPU
 
     def made(self, num_bytes: int) -> cl.Buffer:
-        """Return a buffer; the driver gives it pages when it is first used."""
+        """Return a buffer; the driver gives it memory pages at its first use."""
         return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, num_bytes)
 
     def used(self, num_bytes: int) -> cl.Buffer:
@@ -111,7 +113,7 @@ class Bench:
         return buffer
 
     def launcher(self, kernel: str) -> Callable[[], float]:
-        """Return what launches ``read`` or ``compute`` once, waits, and returns its time, ns."""
+        """Return a function that launches ``read`` or ``compute`` and returns the time in ns."""
         out = self.made(4096)
         if kernel == "compute":
             return lambda: self._launch("compute", out, np.int32(_TURNS))
@@ -127,11 +129,11 @@ class Bench:
 
 
 def longer_until(times_s: Sequence[float], ratios: Sequence[float]) -> tuple[float, float]:
-    """Return until when launches are longer, ms, and their median ratio till then.
+    """Return for how many ms launches are longer, and their median ratio in this time.
 
     Args:
-        times_s: when each ended, since the event.
-        ratios: of each to those before the event.
+        times_s: end of each launch, in s since the event.
+        ratios: ratio of each launch's time to the time before the event.
 
     >>> longer_until([0.001 * i for i in range(20)], [1.2] * 10 + [1.0] * 10)
     (10.0, 1.2)
@@ -182,7 +184,7 @@ def _row(bench: Bench, what: str, mib: int, kernel: str, tell: Callable[[str], N
         held.append(bench.made(num_bytes))
     elif what == "free, other process":
         tell(str(num_bytes))
-    time.sleep(_WATCHED_S)  # what an earlier row has freed is cleared
+    time.sleep(_WATCHED_S)  # meanwhile the driver clears memory that an earlier row freed
     before_ns = statistics.median([launch() for _ in range(2 * _BEFORE)][_BEFORE:])
     began_s = time.perf_counter()
     if what.startswith("free") and held:

@@ -1,11 +1,14 @@
-"""How much longer a launch looks while the host beside it is busy.
+"""How much longer a launch looks while the host is busy with other processes.
 
-``python -m benchmarks.device.host_load --device cuda:0 [--processes 12] [--rounds 3] [--out FILE.csv]``
+``python -m benchmarks.device.host_load --device cuda:0 [--processes 12] [--rounds 3] [--out
+FILE.csv]``
 
-The stamps of an OpenCL event are the device's, but between them the device also fetches from the host what it is to do. The
-same launches are timed beside processes that only compute and beside processes that stream through memory, on an idle
-host before, between and after them, in rounds: a host that others share drifts by itself, and only what differs from its
-neighbours is the load's. Buffers are new for each of six series; a row is the median of their medians.
+The device sets the time stamps of an OpenCL event. Between the two stamps it also fetches its
+commands from the host. The same launches are timed beside processes that only compute and beside
+processes that stream through memory. In each round they are also timed on an idle host before,
+between and after these loads. A shared host drifts by itself, so only a difference from the
+neighbouring idle times is due to the load. Each of six series has new buffers; a row is the median
+of the six medians.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ _SERIES, _LAUNCHES = 6, 150
 
 @contextmanager
 def busy(code: str, num_processes: int) -> Iterator[None]:
-    """Keep the host busy with so many processes; with none where there is no code."""
+    """Keep the host busy with ``num_processes`` processes, or with none if ``code`` is empty."""
     processes: list[subprocess.Popen[str]] = []
     try:
         for _ in range(num_processes if code else 0):
@@ -63,7 +66,7 @@ def busy(code: str, num_processes: int) -> Iterator[None]:
 
 
 def series_us(session: OpenclSession, program: cl.Program, items: int) -> tuple[float, float]:
-    """Return median and least event time of launches waited for one by one, in buffers of their own, microseconds."""
+    """Return median and minimum event time in us of launches that are waited for one by one."""
     queue = session._queue
     kernel = cl.Kernel(program, "vadd")
     buffers = [queue.allocate(4 * items) for _ in range(3)]

@@ -1,15 +1,19 @@
-"""How much of a launch's event time is the host's, and what it depends on.
+"""How much of a launch's event time is due to the host, and what that part depends on.
 
-``python -m benchmarks.device.host_share --device cuda:0 [--processes 12] [--rounds 6] [--out FILE.csv]``
+``python -m benchmarks.device.host_share --device cuda:0 [--processes 12] [--rounds 6] [--out
+FILE.csv]``
 
-Fresh processes, each with a context and a kernel of some 8 us on an H200 (longer elsewhere), take turns: blocks of launches that are
+Fresh processes take turns. Each has a context and a kernel of about 8 us on an H200 (longer on
+other devices), and times blocks of launches in three modes:
 
-* *alone*: each waited for, on an idle device, from wherever the scheduler puts the process;
-* *bound*: the same with all processes kept on one processor, which so is always busy;
-* *behind*: each enqueued behind a kernel of forty times the length, so that the host is done before the device comes to it.
+* *alone*: each launch is waited for, on an idle device, on the processor that the scheduler chose;
+* *bound*: the same, with all processes bound to one processor, which is therefore always busy;
+* *behind*: each launch is enqueued behind a kernel of forty times the length, so that the host has
+  finished before the device begins the launch.
 
-Of each block the medians of event time, of the enqueue call's wall time and of a loop in Python are written. Printed: how much
-blocks and processes differ, and how event time follows the enqueue call, within blocks and between them.
+For each block the program writes the medians of the event time and of the enqueue call's wall time,
+and the time of a loop in Python. It prints how much blocks and processes differ, and how the event
+time correlates with the enqueue call, within blocks and between blocks.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One block of one process: medians, ns, and how event time follows the enqueue call within it."""
+    """One block of one process: medians in ns, and correlation of event and enqueue time."""
 
     process: int
     round: int
@@ -90,7 +94,7 @@ class Spinner:
         return kernel
 
     def times(self, count: int, *, behind: bool) -> Floats:
-        """Launch and wait ``count`` times; return event times and enqueue times, ns, in two columns."""
+        """Launch ``count`` times; return event and enqueue times in ns, shape (count, 2)."""
         found = np.empty((count, 2))
         size, group = (self._items,), (_LOCAL,)
         for index in range(count):
@@ -105,7 +109,7 @@ class Spinner:
 
 
 def block(spinner: Spinner, processor: int | None, mode: str, process: int, round_: int) -> Block:
-    """Time one block; ``processor`` is where *bound* is."""
+    """Time one block; ``processor`` is the processor of the mode *bound*."""
     with launching_from(processor if mode == "bound" else None):
         spinner.times(20, behind=False)
         found = spinner.times(_LAUNCHES, behind=mode == "behind")
@@ -128,7 +132,7 @@ def block(spinner: Spinner, processor: int | None, mode: str, process: int, roun
 
 
 def correlation(one: Floats, other: Floats) -> float:
-    """Return Pearson's; 0 where one of them does not vary."""
+    """Return Pearson's correlation; 0 if one of the two does not vary."""
     if len(one) < 2 or not one.std() or not other.std():
         return 0.0
     return float(np.corrcoef(one, other)[0, 1])
@@ -136,7 +140,7 @@ def correlation(one: Floats, other: Floats) -> float:
 
 @contextmanager
 def worker(number: int, device: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that times a block for each line it is sent."""
+    """Yield a process that times a block for each line that it receives."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.device.host_share"]
     command += ["--device", device, "--worker", str(number)]
     with subprocess.Popen(
@@ -162,7 +166,7 @@ def ask(process: subprocess.Popen[str], line: str = "") -> str:
 
 
 def serve(ref: DeviceRef, number: int) -> None:
-    """Be a worker."""
+    """Time a block for each line of stdin, as a worker process."""
     spinner = Spinner(ref)
     print("ready", flush=True)
     for line in sys.stdin:

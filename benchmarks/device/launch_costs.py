@@ -1,19 +1,21 @@
-"""What the host pays on an OpenCL device for each step that a collector repeats.
+"""Host time on an OpenCL device of each step that a collector repeats.
 
-``python -m benchmarks.device.launch_costs --device cuda:0 [--out FILE.csv] [--parts launch,several,steps,memory,load,start]``
+``python -m benchmarks.device.launch_costs --device cuda:0 [--out FILE.csv] [--parts
+launch,several,steps,memory,load,start]``
 
-* *launch*: wall time of enqueueing, waiting for and reading the stamps of one launch, one at a time and queued; what an
-  event says of the same kernel on an idle device and behind other launches;
-* *several*: launches enqueued ten at a time against launches waited for one by one, as ``llmperf collect`` makes both
-  (nan: none of the ten found the device idle);
+* *launch*: wall time of enqueueing one launch, waiting for it and reading its stamps, one by one
+  and queued; event time of the same kernel on an idle device and behind other launches;
+* *several*: launches enqueued ten at a time, compared with launches waited for one by one, in the
+  two ways of ``llmperf collect`` (nan: none of the ten found the device idle);
 * *steps*: setting an argument, flushing the cache, finishing an empty queue, a digest;
 * *memory*: creating, first fill, second fill and freeing of buffers from 64 KiB to 2 GiB;
-* *load*: building from source, and loading the binary in a fresh process with an empty CUDA cache, with the cache that
-  the build has filled, and with none;
-* *start*: a fresh process up to its context and first launch; how long after SIGKILL of a process amid a launch of
-  about a second another process's launch takes as long as before.
+* *load*: building from source, and loading the binary in a fresh process with an empty CUDA cache,
+  with the cache that the build has filled, and without a cache;
+* *start*: a fresh process up to its context and first launch; the time from SIGKILL of a process
+  during a launch of about a second until another process's launch takes its usual time again.
 
-Medians of repeats, in microseconds. Nothing here can hang a device: the longest launch is about a second.
+The figures are medians of repeats, in microseconds. No part can hang a device, because the longest
+launch takes about a second.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def median_us(work: Callable[[], object], repeats: int) -> float:
 
 
 class Bench:
-    """One open session and the kernels above."""
+    """One open session with the kernels of ``SOURCE``."""
 
     def __init__(self, ref: DeviceRef) -> None:
         session = open_session(ref)
@@ -89,7 +91,7 @@ class Bench:
         return kernel
 
     def launch(self) -> Iterator[Row]:
-        """Launches one by one and queued, by size."""
+        """Yield the times of launches one by one and queued, by size."""
         for items in (2**10, 2**16, 2**20, 2**24):
             kernel, queue = self.vadd(items), self.queue.queue
             shape, local = (items,), (256,)
@@ -127,7 +129,7 @@ class Bench:
             yield what, "gap between queued launches", float(np.median(gaps)) / 1e3
 
     def several(self) -> Iterator[Row]:
-        """The same launches waited for one by one, and at once."""
+        """Yield the times of the same launches, waited for one by one and ten at a time."""
         for items in (2**10, 2**16, 2**20, 2**22):
             launcher = OpenclLauncher(
                 queue=self.queue,
@@ -153,7 +155,7 @@ class Bench:
             yield what, "event, ten at once", float(np.median(at_once or [np.nan])) / 1e3
 
     def steps(self) -> Iterator[Row]:
-        """The small steps between launches."""
+        """Yield the times of the small steps between launches."""
         kernel, queue = self.vadd(2**16), self.queue
         queue.flush_cache()
         queue.queue.finish()
@@ -173,7 +175,7 @@ class Bench:
         yield "spin-up", "one load", median_us(lambda: self.session.spin_up(0.001), 20)
 
     def memory(self) -> Iterator[Row]:
-        """Buffers by size."""
+        """Yield the times of buffers by size."""
         for exponent in (16, 20, 24, 28, 31):
             num_bytes = min(2**exponent, self.session.device.max_allocation_bytes)
             spent = []
@@ -238,7 +240,7 @@ class Children:
 
     def start(self, *, binary: Path | None = None, save: Path | None = None, turns: int = 10, then: int = 0,
               environment: dict[str, str] | None = None) -> subprocess.Popen[str]:  # fmt: skip
-        """Start one; ``then``: turns of a second, long launch."""
+        """Start a process; ``then``: number of turns of a second, long launch."""
         job = {"ref": self.ref, "binary": str(binary or ""), "source": str(self.source), "save": str(save or ""),
                "turns": turns, "then": then}  # fmt: skip
         return subprocess.Popen(
@@ -247,7 +249,7 @@ class Children:
         )  # fmt: skip
 
     def load(self) -> Iterator[Row]:
-        """Building, and loading the binary with and without the driver's cache."""
+        """Yield the times of building, and of loading with and without the driver's cache."""
         binary, filled = (
             self.folder / "program.bin",
             {"CUDA_CACHE_PATH": str(self.folder / "cuda-0")},
@@ -284,7 +286,7 @@ class Children:
             return [float(one) for one in json.loads(child.stdout.readline())]
 
     def killed(self, bench: Bench, long_turns: int) -> Iterator[Row]:
-        """A process is killed amid a launch; how soon is the device itself again?"""
+        """Yield the time from a process's kill in a launch to launches of the usual time."""
         kernel = bench.vadd(2**16)
 
         def once() -> float:
@@ -313,7 +315,7 @@ class Children:
 
 
 def turns_of(bench: Bench, milliseconds: float) -> int:
-    """Return how many turns of ``spin`` take about so long (at most 2 s worth: a launch must end)."""
+    """Return how many turns of ``spin`` take ``milliseconds``, at most 2 s: a launch must end."""
     kernel = cl.Kernel(bench.program, "spin")
     buffer = bench.queue.allocate(2**20)  # a kernel does not keep its buffers alive
     kernel.set_arg(0, buffer)

@@ -1,10 +1,12 @@
-"""What a look at an NVIDIA GPU costs, what it does to launches, and how its clock falls and rises.
+"""Cost of polling an NVIDIA GPU, its effect on launches, and how the GPU's clock falls and rises.
 
-``python -m benchmarks.device.nvml_poll --device cuda:0 --out benchmarks/raw/DATE-nvml-poll-HARDWARE.csv``
+``python -m benchmarks.device.nvml_poll --device cuda:0 --out
+benchmarks/raw/DATE-nvml-poll-HARDWARE.csv``
 
-Prints the cost of each NVML query and of a whole poll (resting, and beside launches of the same process), the sentinel
-kernel's times with a monitor at several rates, the SM clock for two seconds after the GPU went idle, and the clock
-while it gets work again. The last two say when a spin-up is needed, and how long. Every reading is a row of the CSV.
+Prints the cost of each NVML query and of a whole poll (on an idle GPU, and beside launches of the
+same process), the sentinel kernel's times with a monitor at several rates, the SM clock for two
+seconds after the GPU became idle, and the clock while the GPU works again. The last two show when a
+spin-up is needed, and for how long. Every reading is a row of the CSV.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _DECAY_S = 2.0
 _DECAY_STEP_S = 0.005
 _RISE_HZ = 500.0
 _NEAR = 0.95
-"""A clock within 5 % of what it was under load has not fallen yet, or is up again."""
+"""Share of the clock under load above which a clock has not fallen yet, or has risen again."""
 
 Row = tuple[object, ...]
 
@@ -81,7 +83,7 @@ def _open(session: Session) -> NvmlGpu:
 
 
 def _open_timed(session: Session) -> NvmlGpu:
-    """Return the card, the first time NVML is started in this process and the second."""
+    """Return the opened card; print the times of the first and the second opening of NVML."""
     start_s = time.perf_counter()
     first = _open(session)
     first_s = time.perf_counter()
@@ -120,7 +122,7 @@ def _costs(state: str, gpu: NvmlGpu, num_calls: int) -> list[Row]:
 
 @contextmanager
 def _load(session: Session) -> Iterator[None]:
-    """Keep the device busy from a thread, as a run child's launches do."""
+    """Keep the device busy from a thread, as the launches of a run child do."""
     over = threading.Event()
 
     def work() -> None:
@@ -138,7 +140,7 @@ def _load(session: Session) -> Iterator[None]:
 
 
 def _disturbance(session: Session, num_readings: int) -> list[Row]:
-    """Time the sentinel with a monitor at several rates; none first and last, to see what drifts anyway."""
+    """Time the sentinel with monitors of several rates; first and last without, to see drift."""
     print("sentinel beside a monitor (median, interquartile range; ns)")
     rows: list[Row] = []
     for name, poll_hz in (("none", 0.0), ("10 Hz", 10.0), ("100 Hz", 100.0), ("none again", 0.0)):
@@ -156,7 +158,7 @@ def _disturbance(session: Session, num_readings: int) -> list[Row]:
 
 
 def _fall(session: Session, gpu: NvmlGpu, number: int) -> list[Row]:
-    """Sample the clock for two seconds after a second of work."""
+    """Read the clock for two seconds after a second of work."""
     with _load(session):
         busy_mhz = gpu.read(0.0).sm_clock_mhz
     start_s = time.monotonic()
@@ -178,7 +180,7 @@ def _fall(session: Session, gpu: NvmlGpu, number: int) -> list[Row]:
 
 
 def _rise(session: Session, number: int) -> list[Row]:
-    """Let the GPU rest, then watch its clock while it gets work for a second."""
+    """Let the GPU rest, then read its clock during a second of work."""
     time.sleep(_REST_S)
     with Monitor(_open(session), poll_hz=_RISE_HZ) as monitor:
         time.sleep(0.05)
@@ -196,7 +198,7 @@ def _rise(session: Session, number: int) -> list[Row]:
 
 
 def _clock_only(gpu: NvmlGpu, at_s: float) -> Reading:
-    """Ask for as little as possible: looking at a card may keep it awake."""
+    """Read as little as possible, because queries may keep a card awake."""
     queries = gpu.queries()
     return Reading(at_s=at_s, sm_clock_mhz=queries["sm_clock_mhz"](), reasons=queries["reasons"]())
 

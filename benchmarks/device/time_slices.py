@@ -1,10 +1,14 @@
-"""What another process does to launches of ours that are under way on the same device.
+"""How the steps of another process change the times of our launches on the same device.
 
-``python -m benchmarks.device.time_slices --device cuda:0 [--launch-ms 3] [--rounds 3] [--out FILE.csv]``
+``python -m benchmarks.device.time_slices --device cuda:0 [--launch-ms 3] [--rounds 3] [--out
+FILE.csv]``
 
-A GPU that has work of two contexts gives each a slice of time. This process launches a kernel of about ``--launch-ms`` over and over, each launch
-waited for, while visitors open a context on the device, build, load, allocate and launch, one step at a time with a pause after each. A row is a step:
-how long it took, how many launches touched it (or began up to 10 ms after it), and how many of those were more than 3 % longer than the median of all.
+A GPU with work of two contexts gives each of them slices of time. This process repeatedly launches
+a kernel of about ``--launch-ms`` and waits for each launch. Meanwhile other processes, the
+visitors, open a context on the device, build, load, allocate and launch, with a pause after each
+step. Each row is one step: its time, the number of launches that overlapped it (or began up to 10
+ms after it), and how many of these launches were more than 3 % longer than the median of all
+launches.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ _AFTER_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One launch; ``ms`` by its event, the moments by the machine's monotonic clock."""
+    """One launch; ``ms`` is its event time, begin and end are on the monotonic clock."""
 
     began_s: float
     ended_s: float
@@ -82,7 +86,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a visitor did, and when."""
+    """One step of a visitor, with its begin and end."""
 
     name: str
     began_s: float
@@ -90,7 +94,7 @@ class Step:
 
 
 class Launches:
-    """A context of ours whose kernel takes about as long as wanted."""
+    """A context of this process with a kernel of about ``launch_ms``."""
 
     def __init__(self, ref: DeviceRef, launch_ms: float) -> None:
         device = find_cl_device(ref)
@@ -117,7 +121,7 @@ class Launches:
 
 
 def visit(ref: DeviceRef) -> list[Step]:
-    """Let a visitor come and go; return what it did."""
+    """Run one visitor; return its steps."""
     command = [sys.executable, "-c", _VISITOR, json.dumps(dataclasses.asdict(ref)), SOURCE]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     lines = (line.split("|") for line in done.stdout.splitlines() if line.count("|") == 2)
@@ -127,7 +131,7 @@ def visit(ref: DeviceRef) -> list[Step]:
 def by_step(
     launches: Sequence[Launch], steps: Sequence[Step]
 ) -> Iterator[tuple[str, float, int, int, float, float]]:
-    """Yield a step, its median length (ms), launches that touched it, those that were longer, by how much at most, and in all a time (ms)."""
+    """Yield step, median ms, launches, longer launches, maximum and sum of the excess in ms."""
     usual_ms = statistics.median(one.ms for one in launches)
     for name in dict.fromkeys(one.name for one in steps):
         same = [one for one in steps if one.name == name]

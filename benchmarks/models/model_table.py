@@ -1,15 +1,20 @@
-"""One table of models on one family split: every baseline, the language models, and what is left out in turn.
+"""A table of models on one family split: baselines, language models, and models without a part.
 
-``python -m benchmarks.models.model_table train --data DIR --out OUT [--kernels 2000] [--launches 24] [--seed 0] [--work DIR2] [--set KEY=VALUE]… [VARIANT …]``
-``python -m benchmarks.models.model_table table OUT [--reference small] [--out FILE.csv]``
+* ``python -m benchmarks.models.model_table train --data DIR --out OUT [--kernels 2000]
+  [--launches 24] [--seed 0] [--work DIR2] [--set KEY=VALUE]… [VARIANT …]``
+* ``python -m benchmarks.models.model_table table OUT [--reference small] [--out FILE.csv]``
 
-``train`` draws kernels with equally many launches each (the same for every variant; a variant that is trained is not trained
-again) and makes a run in ``OUT/VARIANT``. DIR2 has the work that ``benchmarks.data.count_work`` counted; only launches that were
-counted are drawn then. ``table`` scores all runs of OUT, and the baselines beside the first of them, on the test part:
-launches of at least 10 µs of families that nothing was fitted or chosen on. Columns: *macro* (mean over kernels of each
-kernel's mean absolute percentage error) and *median kernel*, each with the 95 % interval of a bootstrap over families; within 1.25,
-1.5 and 2: share of launches predicted within that factor, up or down; *against*: macro minus the reference's, on the same resamples.
-Without VARIANT all are trained, in the order of ``VARIANTS``.
+``train`` draws kernels with at most ``--launches`` launches each, the same for every variant, and
+makes a run in ``OUT/VARIANT``. A finished variant is not trained again. Without VARIANT all
+variants are trained, in the order of ``VARIANTS``. DIR2 has the work that
+``benchmarks.data.count_work`` counted; with DIR2 only launches with counted work are drawn.
+
+``table`` scores all runs of OUT, and the baselines of the first run, on the test part. It uses
+launches of at least 10 µs, of families on which nothing was fitted or chosen. The columns: *macro*
+(mean over kernels of each kernel's mean absolute percentage error) and *median kernel*, each with
+the 95 % interval of a bootstrap over families; *within* 1.25, 1.5 and 2 (share of launches
+predicted within that factor, up or down); *against* (macro minus the macro of the reference, on the
+same resamples).
 """
 
 from __future__ import annotations
@@ -51,10 +56,10 @@ VARIANTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "small, L2": ("small", ("optimiser.loss=l2",)),
     "350M, random weights": ("codegen-350m", ()),
 }
-"""Preset and overrides of each."""
+"""Maps each variant to its preset and overrides."""
 
 LEAST_NS = 1e4
-"""Shorter launches repeat to 6 to 9 %, and half of their time is the launch itself."""
+"""Shorter launches are not scored: they vary by 6 to 9 %, and half of their time is the floor."""
 REPLICATES = 2000
 _FACTORS = (1.25, 1.5, 2.0)
 
@@ -85,12 +90,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What one model's predictions of the test part are worth.
+    """The scores of one model's predictions of the test part.
 
     Attributes:
         of_kernel: mean absolute percentage error of each kernel, shape (k,).
         within: shares of launches within 1.25, 1.5 and 2.
-        launches: how many were scored.
+        launches: number of scored launches.
     """
 
     of_kernel: Floats
@@ -110,7 +115,7 @@ def subset(data: TrainingData, *, kernels: int, launches: int, seed: int) -> Tra
 
 
 def run_all(data: TrainingData, out: Path, names: list[str], overrides: list[str]) -> None:
-    """Train each variant into ``out``; one that is finished is left as it is."""
+    """Train each variant into ``out``; finished variants are not trained again."""
     for name in names:
         preset, its_own = VARIANTS[name]
         config = load_train_config(preset, overrides=[*overrides, *its_own])
@@ -158,7 +163,7 @@ def table(out: Path, reference: str, *, seed: int = 0) -> Iterator[Row]:
     models, families = scored(out)
     random = np.random.default_rng(seed)
     num_families = int(families.max()) + 1
-    # Families drawn with replacement: how often each kernel counts in each replicate, shape (r, k).
+    # Families are drawn with replacement. Count of each kernel in each replicate, shape (r, k).
     draws = random.multinomial(num_families, np.full(num_families, 1 / num_families), REPLICATES)
     times = draws[:, families]
     base = models[reference].of_kernel

@@ -1,17 +1,20 @@
-"""How much faster many launches of one kernel are predicted together than one by one, and whether the answers are equal.
+"""Speed of predicting many launches of one kernel together and one by one, and whether both agree.
 
-``python -m benchmarks.models.predict_many RUN KERNEL.cl [--kernel NAME] [--launches 1000] [--alone 50] [--rounds 3]
-[--threads N] [--sweeps] [--seed 0] [--out FILE.csv]``
+``python -m benchmarks.models.predict_many RUN KERNEL.cl [--kernel NAME] [--launches 1000] [--alone
+50] [--rounds 3] [--threads N] [--sweeps] [--seed 0] [--out FILE.csv]``
 
-One process, the model loaded once, both ways warmed up; on the GPU where there is one, else on N threads of the CPU. The launches
-are different ones: global sizes drawn log-uniformly, local sizes, and the arguments that the planner gives them. *Together* is
-one call of ``predict_many`` with all of them, the median of the rounds. *One by one* is a call with one launch, for as many of
-them as ``--alone`` says, evenly spread, in each round; its median launch counts. Neither compares local sizes; with ``--sweeps``
-both do (``best_local_size=True``, what ``predict`` does). Wall time throughout, everything included but loading and reading
-the source.
+One process loads the model once and warms up both ways. It predicts on the GPU if there is one,
+else on N threads of the CPU. All launches differ: their global sizes are drawn log-uniformly, their
+local sizes vary, and the planner chooses their arguments. *Together* is one call of
+``predict_many`` with all launches; the median of the rounds is reported. *One by one* is a call
+with one launch, for ``--alone`` evenly spread launches in each round; the median launch is
+reported. Neither way compares local sizes unless ``--sweeps`` is given (``best_local_size=True``,
+as in ``predict``). All times are wall times and include everything except loading the model and
+reading the source.
 
-Written: a line for each round, and largest difference of log2(time) between the two ways. Printed: the same, and the CPU time
-of this process, which tells where the machine was busy with something else.
+The program writes a line for each round, with the largest difference of log2(time) between the two
+ways. It prints the same and this process's CPU time, which shows whether the machine was busy with
+other work.
 """
 
 from __future__ import annotations
@@ -39,21 +42,21 @@ _LOCAL_SIZES = {
     3: ((4, 4, 4), (8, 8, 1), (8, 4, 2), (16, 2, 2)),
 }
 _GROUPS = (1, 2**14)
-"""Fewest and most work-groups of a launch."""
+"""Minimum and maximum number of work-groups of a launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round.
+    """The measurements of one round.
 
     Attributes:
-        launches: how many were predicted together.
-        together_s: wall seconds of all of them.
-        together_cpu_s: CPU seconds of this process for them.
-        alone_ms: wall milliseconds of the median launch of those predicted one by one.
-        alone_cpu_ms: CPU milliseconds of one of them, on average.
-        speed_up: of the wall times.
-        cpu_speed_up: of the CPU times.
+        launches: number of launches predicted together.
+        together_s: wall seconds of predicting them together.
+        together_cpu_s: CPU seconds of this process for predicting them together.
+        alone_ms: median wall milliseconds of a launch predicted one by one.
+        alone_cpu_ms: mean CPU milliseconds of a launch predicted one by one.
+        speed_up: ratio of the wall times.
+        cpu_speed_up: ratio of the CPU times.
         most_log2: largest difference of log2(time) between the two ways.
     """
 
@@ -70,7 +73,7 @@ class Round:
 def drawn_launches(
     num: int, seed: int, dims: int, required: tuple[int, ...] | None
 ) -> list[Launch]:
-    """Return different launches of a kernel with ``dims`` dimensions; only the required local size if there is one."""
+    """Return different launches of a kernel; a ``required`` local size is the only one."""
     rng = np.random.default_rng(seed)
     local_sizes = _LOCAL_SIZES[dims] if required is None else (required[:dims],)
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Launch] = {}
@@ -111,7 +114,7 @@ def measure(ask: Asking, launches: Sequence[Launch], num_alone: int) -> Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """A model, asked about one kernel."""
+    """A function that predicts launches of one kernel with one model."""
 
     model: Model
     source: Path
@@ -126,7 +129,7 @@ class Asking:
 
 
 def hardware(threads: int | None) -> str:
-    """Return what predicts: the GPU's name, or the threads of the CPU."""
+    """Return the hardware that predicts: the GPU's name, or the threads of the CPU."""
     import torch  # noqa: PLC0415
 
     if threads is not None:

@@ -1,16 +1,19 @@
-"""Make the model that comes with the package, and the table of what it was chosen from.
+"""Make the model that comes with the package, and a table of the candidates' errors.
 
 ``python -m benchmarks.models.shipped_model --data DIR --out DIR2 [--work DIR3]``
 
-Trains the preset ``feature-ensemble`` on the dataset, and with ``--compare`` further presets; scores them, what the ensemble
-consists of and the simple models on every part that was not fitted; writes ``DIR2/PRESET`` (the whole runs), ``DIR2/errors.csv`` (the table) and
-``DIR2/h200`` (the run as it ships, with its card). ``--install`` copies the last into ``trainer/shipped``; ``--rescore`` takes the finished run of
-DIR2 as it is and scores it anew, as after another count. DIR3 has the work that
-``benchmarks.data.count_work`` counted; of a dataset that was collected with work it is not needed.
+Trains the preset ``feature-ensemble`` on the dataset, and with ``--compare`` further presets.
+Scores these models, the members of the ensemble and the simple models on every part that was not
+fitted. Writes ``DIR2/PRESET`` (the whole runs), ``DIR2/errors.csv`` (the table) and ``DIR2/h200``
+(the run in its shipped form, with its card). ``--install`` copies ``DIR2/h200`` into
+``trainer/shipped``. ``--rescore`` scores the finished run of DIR2 again without a fit, for example
+after work was counted again. DIR3 has the work that ``benchmarks.data.count_work`` counted; a
+dataset that was collected with work does not need DIR3.
 
-Columns of the table: *pooled* is the mean of the absolute percentage errors of the rows; *macro* the mean over kernels
-of each kernel's mean; *median kernel* their median; *median* that of the rows; ``within_N`` the share of rows whose time is
-predicted within that factor, up or down; *bias* the median of log2(predicted / measured).
+Columns of the table: *pooled* is the mean of the rows' absolute percentage errors; *macro* is the
+mean over kernels of each kernel's mean error; *median kernel* is the median of the kernels' mean
+errors; *median* is the median of the rows' errors; ``within_N`` is the share of rows whose time is
+predicted within the factor N, up or down; *bias* is the median of log2(predicted / measured).
 """
 
 from __future__ import annotations
@@ -45,9 +48,10 @@ from trainer.run.shipped import DEFAULT_MODEL, SHIPPED_FOLDER
 
 PRESET = "feature-ensemble"
 WITHOUT_WORK = "without work"
-"""What the model says of launches whose work is not known."""
+"""Name of the model's predictions for launches as if their work were unknown."""
 LONG_NS = 1e4
-"""Shorter launches repeat to 6 to 9 %, and half of their time is the launch itself."""
+"""Rows from this time on are also scored alone: shorter launches vary by 6 to 9 %, and half of
+their time is the launch floor."""
 _SUITES = ("shoc", "rodinia")
 _CARD = ("≥10 µs", "≥10 µs, counted")
 _ROWS_AT_ONCE = 20_000
@@ -56,7 +60,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """One row of the table; errors in per cent, shares in per cent, ``bias`` in log2."""
+    """One row of the table; errors and shares are in per cent, ``bias`` is in log2."""
 
     model: str
     part: str
@@ -113,7 +117,7 @@ def parts_scored(data: TrainingData, parts: npt.NDArray[np.str_]) -> Iterator[tu
 
 
 def answers(run: LoadedRun, rows: Rows) -> dict[str, Floats]:
-    """Return what the run's model, its members and the models beside it say; shape (n,) each."""
+    """Return log2(ns) by the run's model, its members and its baselines; shape (n,) each."""
     found = {name: model.predict(rows).log2_ns for name, model in run.baselines.items()}
     model = run.model
     if isinstance(model, FeatureEnsemble):
@@ -130,7 +134,7 @@ def answers(run: LoadedRun, rows: Rows) -> dict[str, Floats]:
 
 
 def predictions(run: LoadedRun, data: TrainingData, chosen: Mask) -> Mapping[str, Floats]:
-    """Return what the run's models say of the ``chosen`` rows; NaN elsewhere, shape (n,)."""
+    """Return log2(ns) of the ``chosen`` rows by each model; NaN for other rows, shape (n,)."""
     index = np.flatnonzero(chosen)
     whole: dict[str, Floats] = {}
     for first in range(0, len(index), _ROWS_AT_ONCE):
@@ -258,7 +262,7 @@ def card(run: LoadedRun, data: TrainingData, rows: list[Errors]) -> str:
 
 
 def trained(preset: str, given: argparse.Namespace, data: TrainingData) -> LoadedRun:
-    """Train one preset, or read its run if that is finished."""
+    """Train one preset, or read its run if the run is finished."""
     config = load_train_config(preset, overrides=given.set)
     train(
         data, config, given.out / preset, lambda line: print(f"{preset}: {line}", file=sys.stderr)
@@ -267,7 +271,7 @@ def trained(preset: str, given: argparse.Namespace, data: TrainingData) -> Loade
 
 
 def rescored(folder: Path, data: TrainingData) -> LoadedRun:
-    """Write a finished run's ``metrics.json`` anew, by what is known of its launches now; nothing is fitted."""
+    """Write a finished run's ``metrics.json`` again with the present data, without a fit."""
     run = load_run(folder)
     parts = row_parts(data, run.split)
     models = {run.name: run.model, **run.baselines}

@@ -1,19 +1,25 @@
-"""One training on one GPU and on several, over as many Ray nodes of this host, submitted as a job.
+"""A training on one GPU and on several, with one Ray node for each GPU of this host, as Ray jobs.
 
-``python -m benchmarks.models.training_scale --data DIR --out OUT [--workers 2] [--preset codegen-2b] [--steps 16] [--every 8] [--set KEY=VALUE]… [PHASE …]``
+``python -m benchmarks.models.training_scale --data DIR --out OUT [--workers 2] [--preset
+codegen-2b] [--steps 16] [--every 8] [--set KEY=VALUE]… [PHASE …]``
 
-Phases, in this order, each a ``ray job submit … -- llmperf train --cluster --workers N --init random`` on the run in ``OUT/run``:
+Each phase is a ``ray job submit … -- llmperf train --cluster --workers N --init random`` on the run
+in ``OUT/run``. The phases, in this order:
 
 - ``one``: one process, from the first step to ``--steps``.
-- ``all``: all processes, from the first step. After the first checkpoint (``--every`` steps) one process gets SIGKILL; the
-  rest are started again from that checkpoint. Ends with the second checkpoint.
-- ``half``: half of the processes go on from the newest checkpoint for four steps and write another. Needs four processes.
-- ``alone``: one process goes on from the newest checkpoint for four steps.
+- ``all``: all processes, from the first step. After the first checkpoint (``--every`` steps) one
+  process gets SIGKILL, and all processes are restarted from that checkpoint. The phase ends with
+  the second checkpoint.
+- ``half``: half of the processes continue from the newest checkpoint for four steps and write
+  another checkpoint. Needs four processes.
+- ``alone``: one process continues from the newest checkpoint for four steps.
 - ``stage-3``: all processes with ZeRO-3, from the first step.
 
-``OUT/moments.csv`` gets what each fit has logged (a row a step; ``start`` counts the starts within a phase), ``OUT/PHASE.log``
-the job's output. Printed are the seconds of a step by phase, the ratio to ``one`` over the same steps, and how far the losses of
-a phase are from those of ``one``. The processes are ended by SIGKILL once a phase has what it wants: publishing is not measured.
+``OUT/moments.csv`` gets the log of each fit (a row for each step; ``start`` counts the starts
+within a phase), and ``OUT/PHASE.log`` the job's output. The program prints for each phase the
+seconds of a step, the ratio to ``one`` over the same steps, and how far the losses are from those
+of ``one``. SIGKILL ends the processes when a phase has reached its end, so publishing is not
+measured.
 """
 
 from __future__ import annotations
@@ -37,11 +43,11 @@ import psutil
 
 PHASES = ("one", "all", "half", "alone", "stage-3")
 _WARM_STEPS = 3
-"""Steps of a start that are not timed: graphs are compiled in them."""
+"""First steps of a start that are not timed, because graphs are compiled in them."""
 _ACTOR, _DRIVER = "ray::_Process", "llmperf train"
-"""In the command lines of a process that fits and of the job."""
+"""Parts of the command lines of a fitting process and of the job."""
 _MORE_STEPS = 4
-"""What ``half`` and ``alone`` do."""
+"""Steps of the phases ``half`` and ``alone``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,7 @@ class Logged:
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """The run and what was seen of it."""
+    """The run and the lines of its log that were seen so far."""
 
     given: argparse.Namespace
     dashboard: str
@@ -72,7 +78,7 @@ class Bench:
         print(f"{time.monotonic() - self.started:6.1f} s  {line}", flush=True)
 
     def phase(self, name: str, workers: int, until: Callable[[], bool], *settings: str) -> None:
-        """Run a job until ``until`` or its end, then end it by SIGKILL."""
+        """Run a job until ``until`` holds or the job ends; then kill its processes."""
         known = self._lines()
         job = self._submit(workers, *settings)
         self.say(f"{name}: {workers} processes")
@@ -115,7 +121,7 @@ class Bench:
 
     @staticmethod
     def _kept(lines: list[dict[str, Any]], known: list[dict[str, Any]]) -> int:
-        """Return how many lines of a log that was cut are the old ones."""
+        """Return how many lines at the start of a shortened log are still the known lines."""
         same = (one == other for one, other in zip(lines, known, strict=False))
         return next((number for number, is_same in enumerate(same) if not is_same), len(lines))
 
@@ -159,7 +165,7 @@ class Bench:
 
 
 def run_phases(bench: Bench) -> None:
-    """Run the phases that were asked for."""
+    """Run the requested phases."""
     given = bench.given
     every, workers = given.every, given.workers
     often = f"checkpoint.every_steps={every}"
@@ -194,7 +200,7 @@ def run_phases(bench: Bench) -> None:
 
 
 def report(bench: Bench) -> None:
-    """Write the moments and print what they say."""
+    """Write the moments and print their summary."""
     rows = [{"phase": one.phase, "start": one.start, **one.moment} for one in bench.logged]
     if not rows:
         return
@@ -228,7 +234,7 @@ def report(bench: Bench) -> None:
 
 
 def step_seconds(logged: list[Logged], phase: str) -> dict[int, float]:
-    """Return the seconds of each step of a phase that neither compiles nor follows a checkpoint."""
+    """Return the seconds of a phase's steps, without steps that compile or follow a checkpoint."""
     found: dict[int, float] = {}
     starts = {one.start for one in logged if one.phase == phase}
     for start in sorted(starts):
@@ -241,7 +247,7 @@ def step_seconds(logged: list[Logged], phase: str) -> dict[int, float]:
 
 @contextlib.contextmanager
 def ray_nodes(workers: int, *, on_gpu: bool) -> Iterator[str]:
-    """Start a head and a node for each process, with a GPU (or a CPU) each; give the dashboard's address."""
+    """Start a head and a node with one GPU or CPU for each process; yield the dashboard's URL."""
     os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     from ray.cluster_utils import Cluster  # noqa: PLC0415, TID251
 
@@ -260,10 +266,10 @@ def ray_nodes(workers: int, *, on_gpu: bool) -> Iterator[str]:
 
 
 def _ours(*words: str) -> list[psutil.Process]:
-    """Return the processes of this program's own cluster whose command line has one of the words."""
+    """Return the processes of this program's cluster whose command line has one of the words."""
     found = []
     for one in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has ended
+        with contextlib.suppress(psutil.Error):  # the process has ended
             line = " ".join(one.cmdline())
             if any(word in line for word in words):
                 found.append(one)

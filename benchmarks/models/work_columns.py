@@ -1,6 +1,6 @@
-"""Work that was counted after a dataset was collected (``benchmarks.data.count_work``), joined to its rows.
+"""Join of a dataset with work that was counted later (``benchmarks.data.count_work``).
 
-Owns the join. A dataset that is collected with work has it in ``samples.work`` and needs this not.
+A dataset that was collected with work has it in ``samples.work`` and does not need this join.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from trainer.data.dataset import TrainingData
 
 
 def with_work(data: TrainingData, folder: Path) -> tuple[TrainingData, npt.NDArray[np.bool_]]:
-    """Return the rows with the work that ``folder`` has of them, and which rows were asked about, shape (n,).
+    """Return the rows with the work from ``folder``, and which rows the folder has, shape (n,).
 
-    Of a row that was asked about and has no work, counting failed.
+    If the folder has a row without work, the counting of that row failed.
     """
     counted = ds.dataset(sorted(folder.glob("work-*.parquet"))).to_table()
     row = pc.index_in(

@@ -1,10 +1,12 @@
-"""What counted work is worth to a model: the same trees on the same rows, with and without it.
+"""How much counted work improves a model: the same trees on the same rows, with and without work.
 
 ``python -m benchmarks.models.work_features --data DIR --work DIR2 [--trees 200] [--out FILE.csv]``
 
-DIR2 has what ``benchmarks.data.count_work`` made. The launches of at least 10 µs whose work was counted: GitHub's by five folds of
-families, SHOC and Rodinia by a model of all others. Trees, their settings and the rows drawn of each kernel are
-those of the preset ``feature-ensemble``. Intervals are 90 % of 1,000 draws of families.
+DIR2 has the output of ``benchmarks.data.count_work``. Launches of at least 10 µs with counted work
+are used. Launches from GitHub are predicted in five folds of families; SHOC and Rodinia are
+predicted by a model of all others. The trees, their settings and the rows drawn of each kernel are
+those of the preset ``feature-ensemble``. The intervals are 90 % intervals from 1,000 draws of
+families.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def main() -> int:
 
 
 def _out_of_fold(data: TrainingData, config: TrainConfig, names: tuple[str, ...]) -> Floats:
-    """Return log2(ns) of each row by trees that did not see its family, shape (n,)."""
+    """Return log2(ns) of each row by trees fitted without the row's family, shape (n,)."""
     family, public = encode(data.family_id), np.isin(data.suite, _SUITES)
     found = np.full(len(data), np.nan)
     others = np.flatnonzero(~public)
@@ -102,7 +104,7 @@ def _fit_data(data: TrainingData, index: Codes, family: Codes) -> FitData:
 def _scores(
     part: str, data: TrainingData, said: dict[str, Floats], mask: Mask
 ) -> list[dict[str, Any]]:
-    """Return a row of the table for each model; errors in per cent."""
+    """Return a row of the table for each model; errors are in per cent."""
     _, kernel = np.unique(data.rows.kernel_row[mask], return_inverse=True)
     count = np.bincount(kernel)
     family = np.zeros(len(count), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""How integration tests run the real command: as a child process, on the replay device or on a CPU device."""
+"""How integration tests run the real command: as a child process, on a replay or CPU device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ COMMIT_AT_ONCE = (
     "--set", "store.commit_interval_s=0",
     "--set", "store.publish_interval_s=0.05",
 )  # fmt: skip
-"""Each task is committed, and published, as soon as it is done: runs that are killed between two of these steps."""
+"""Settings with which each finished task is committed and published at once, so that tests can kill
+a run between these steps."""
 
 MAP_KERNEL = """
 __kernel void {name}(__global const float *a, __global float *b, const int n) {{
@@ -38,7 +39,7 @@ __kernel void {name}(__global const float *a, __global float *b, const int n) {{
 
 
 def write_kernels(folder: Path, names: Iterable[str]) -> Path:
-    """Write one small map kernel a name; returns the folder."""
+    """Write one small map kernel for each name; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for index, name in enumerate(names, start=1):
         source = MAP_KERNEL.format(name=name, factor=f"{index}.5")
@@ -62,7 +63,7 @@ class Collect:
         return llmperf_command("collect", *named, *self.options)
 
     def start(self, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """Start the command, as the last words of ``prefix``; its output is kept."""
+        """Start the command after the words of ``prefix``; capture the command's output."""
         return subprocess.Popen(
             [*prefix, *self.arguments()],
             stdout=subprocess.PIPE,
@@ -78,7 +79,7 @@ class Collect:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def run_here(self) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end in this process: as the user's, without a second of imports."""
+        """Run the command to its end in this process, which saves a second of imports."""
         assert not self.environment, "it is that of the tests"
         done = llmperf(*self.arguments()[self.arguments().index("collect") :])
         return subprocess.CompletedProcess(self.arguments(), done.code, done.out, done.err)
@@ -98,13 +99,13 @@ def run_llmperf(*arguments: object, timeout_s: float = 100.0) -> subprocess.Comp
 
 
 def replay_file(path: Path, **content: Any) -> str:
-    """Write a replay file; returns the device selector."""
+    """Write a replay file; return the device selector."""
     path.write_text(json.dumps(content), encoding="utf-8")
     return f"replay:{path}"
 
 
 def events(data: Path) -> list[dict[str, object]]:
-    """Return the event stream of all workers."""
+    """Return the events of all workers."""
     lines = [
         line for path in (data / "events").glob("*.jsonl") for line in path.read_text().splitlines()
     ]
@@ -121,7 +122,7 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> Non
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the process ids below ``pid``."""
+    """Return the ids of all descendants of the process ``pid``."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -139,7 +140,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -148,6 +149,6 @@ def is_running(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, whether it is still there or not."""
+    """Send SIGKILL to a process, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

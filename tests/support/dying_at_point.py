@@ -1,9 +1,11 @@
-"""A process that is killed at a named point of the commit path: before or after one call of its ledger or its store.
+"""A process that is killed at a named point: before or after one call of its ledger or its store.
 
-``python -m tests.support.dying_at_point POINT llmperf ARGUMENTS…`` runs a command that gets SIGKILL at ``POINT``
-(``Point.text``), or never (``never``). ``dying_store.py`` counts writes; between two of them lie calls of the ledger and the
-read-back, where the loop writes nothing: these have names here. Each commit that the ledger has answered is noted in the file
-``COMMITS_VARIABLE``, so that a test knows what must be there for ever.
+``python -m tests.support.dying_at_point POINT llmperf ARGUMENTS…`` runs a command that gets SIGKILL
+at ``POINT`` (``Point.text``), or never (``never``). ``dying_store.py`` counts writes. Between two
+writes there are calls of the ledger and the read-back, in which the loop writes nothing; here these
+calls have names. The process appends the shards of each commit that the ledger has answered to the
+file that the variable ``COMMITS_VARIABLE`` names, so that a test knows which shards must never be
+lost.
 """
 
 from __future__ import annotations
@@ -37,24 +39,25 @@ ENCODE = "encode_table"
 
 
 class When(StrEnum):
-    """On which side of a call the fault comes."""
+    """The side of a call on which the fault happens."""
 
     BEFORE = "before"
-    """The call never happens."""
+    """The process dies before the call."""
     AFTER = "after"
-    """The call has had its effect, and the process dies before it uses the answer."""
+    """The process dies after the call has taken effect, before it uses the answer."""
     UNANSWERED = "unanswered"
-    """No process dies: the call has its effect, but its answer is lost, once."""
+    """No process dies. The call takes effect, but its answer is lost, once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in the loop's life.
+    """A point of the collect loop at which a fault happens.
 
     Attributes:
-        when: on which side of the call.
-        call: of the ledger, of its location, of the store, or ``encode_table``.
-        num_commits: the first such call after so many commits of this process.
+        when: side of the call.
+        call: name of a call of the ledger, of its location or of the store, or ``encode_table``.
+        num_commits: the fault happens at the first such call after this number of commits of the
+            process.
         name: a part of the file's name, for calls of the store.
     """
 
@@ -65,21 +68,21 @@ class Point:
 
     @property
     def text(self) -> str:
-        """As the command line takes it, and as a test is called."""
+        """The point as the command line and the names of tests have it."""
         return f"{self.when}:{self.call}:{self.name}:{self.num_commits}"
 
     @classmethod
     def parse(cls, text: str) -> Point:
-        """Return the point of a text."""
+        """Return the point that a text describes."""
         when, call, name, num_commits = text.split(":")
         return cls(When(when), call, int(num_commits), name)
 
 
 class Planted:
-    """A point in this process, at which it (or the process that ``VICTIM_VARIABLE`` names) is killed once.
+    """A point at which this process, or the one that ``VICTIM_VARIABLE`` names, is killed once.
 
     Args:
-        point: None never comes.
+        point: the point; None for no fault.
     """
 
     def __init__(self, point: Point | None) -> None:
@@ -127,7 +130,7 @@ class Planted:
     def _kill(self) -> None:
         self._is_over = True
         os.kill(self._victim, signal.SIGKILL)
-        while is_running(self._victim):  # another process dies in its own time
+        while is_running(self._victim):  # the death of another process takes time
             time.sleep(0.001)
 
     def _note(self, shards: list[str]) -> None:

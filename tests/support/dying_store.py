@@ -1,9 +1,9 @@
-"""A process that is killed amid its work on a dataset, at a chosen change of the store.
+"""A process that is killed during its work on a dataset, at a chosen change of the store.
 
-``python -m tests.support.dying_store STEP llmperf ARGUMENTS…`` runs a command of which one change (create, replace, remove)
-never happens: SIGKILL comes instead, as between any two system calls. STEP is its number, from 1, or a part of
-the name that it changes. With STEP 0 the process survives and writes its changes to the file
-``DYING_STORE_LOG``, a line each.
+``python -m tests.support.dying_store STEP llmperf ARGUMENTS…`` runs a command that gets SIGKILL
+instead of making one change (create, replace, remove), as could happen between any two system
+calls. STEP is the number of the change, from 1, or a part of the name that it changes. With STEP 0
+the process survives and writes a line for each change to the file that ``DYING_STORE_LOG`` names.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from llmperf_common.store.manifests import segments, versions
 CHANGES = ("put_if_absent", "replace", "remove")
 LOG_VARIABLE = "DYING_STORE_LOG"
 VICTIM_VARIABLE = "DYING_STORE_VICTIM"
-"""The process that is killed in its place, by its id; the change then happens."""
+"""Variable with the id of another process to kill instead; the change then happens."""
 
 
 def shorten_lists() -> None:
-    """Let each version of a run have a new segment, and an old version that it removes, as those of a long one now and then."""
+    """Let each version make a segment and remove an old version, as long runs do at times."""
     segments.SEALED_AT, segments.FANOUT = 1, 2
     versions.NUM_RECENT, versions.KEPT_FOR_S = 1, 0
 
@@ -62,7 +62,7 @@ def plant(step: str, is_counted: Callable[[str], bool]) -> None:
 
 
 def is_no_lock(name: str) -> bool:
-    """Heartbeats come when they come: only what is written of the dataset is counted."""
+    """Return whether a change counts: not those of locks, whose heartbeats have no fixed order."""
     return "lock/" not in name and "probe-" not in name
 
 

@@ -1,6 +1,7 @@
-"""What every ``Filesystem`` keeps; ``test_filesystem_contract.py`` runs it on folders and on S3.
+"""The contract of each ``Filesystem``; ``test_filesystem_contract.py`` checks it on folders and S3.
 
-``fs`` is a store of the test's own, ``again`` opens the same store once more, as another process would.
+``fs`` is a new store for each test; ``again`` opens the same store once more, as another process
+would.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ Again = Callable[[], Filesystem]
 
 
 class FilesystemContract:
-    """One check a promise."""
+    """One test for each promise."""
 
     num_many = 1_100
-    """More objects than an S3 listing has in one page."""
+    """A number of objects above one page of an S3 listing."""
 
     def test_a_name_is_created_once(self, fs: Filesystem) -> None:
         assert fs.put_if_absent("a/b/one", b"first")
@@ -82,14 +83,14 @@ class FilesystemContract:
 
     def test_move(self, fs: Filesystem) -> None:
         fs.put_if_absent("folder/one", b"x")
-        for _ in range(2):  # the second time it is gone
+        for _ in range(2):  # the second time the file is gone
             fs.move("folder/one", "trash/folder-one")
         assert fs.names("folder") == []
         assert fs.read_bytes("trash/folder-one") == b"x"
         assert fs.put_if_absent("folder/one", b"y"), "its name is free"
 
     def test_a_pinned_place_must_have_its_file(self, fs: Filesystem, again: Again) -> None:
-        fs.check_place()  # not pinned: nothing to say
+        fs.check_place()  # not pinned, so no error
         with pytest.raises(StoreLostError):
             fs.pin("run.json")
         fs.put_if_absent("run.json", b"{}")

@@ -1,4 +1,4 @@
-"""The command line in this process: as the user's, without a second of imports a call."""
+"""The command line in this process, which saves a second of imports for each call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Done:
 
 
 def llmperf(*arguments: object) -> Done:
-    """Run a command; an exception that a user would see as a traceback is the test's."""
+    """Run a command; raise the exceptions that a user would see as a traceback."""
     out, err = io.StringIO(), io.StringIO()
     code: int | str | None = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -33,7 +33,7 @@ def llmperf(*arguments: object) -> Done:
 
 
 def assert_refused(done: Done, code: Exit, *words: str) -> None:
-    """The message says what, where and what to do (``words``), on stderr only."""
+    """Check the exit code, and that the message on stderr, the only output, has all ``words``."""
     text = " ".join(done.err.replace("│", " ").split())
     assert done.code == code, f"exit {done.code}, not {code}: {done.err}"
     assert done.out == ""

@@ -1,6 +1,8 @@
-"""KubeRay's own definition of a RayJob: ``python -m tests.support.kuberay_schema`` fetches it into ``.corpus/`` where there is a network.
+"""KubeRay's own definition of a RayJob, to check manifests against.
 
-Owns which version is looked at, where it lies, and the check of a manifest against it. It is not committed: it is theirs.
+``python -m tests.support.kuberay_schema`` fetches the definition into ``.corpus/`` over the
+network. Owns the version and the path of the definition, and the check. The definition is
+third-party code and is not committed.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import jsonschema
 import yaml
 
 COMMIT = "feaf72facab4881ba2b179248bb67315634e229"
-"""Of ray-project/kuberay, August 2026."""
+"""Commit of ray-project/kuberay, August 2026."""
 URL = (
     f"https://raw.githubusercontent.com/ray-project/kuberay/{COMMIT}"
     "/helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml"
@@ -23,7 +25,7 @@ FILE = Path(__file__).resolve().parents[2] / ".corpus" / "kuberay" / "ray.io_ray
 
 
 def fetch() -> Path:
-    """Download the definition, unless it is there."""
+    """Download the definition unless the file exists; return its path."""
     if not FILE.exists():
         with urllib.request.urlopen(URL, timeout=60) as answer:
             data = answer.read()
@@ -33,7 +35,7 @@ def fetch() -> Path:
 
 
 def problems_of(manifest: Mapping[str, Any]) -> list[str]:
-    """Return what KubeRay would refuse in a manifest, or drop because it does not know it."""
+    """Return the fields of a manifest that KubeRay would refuse, or drop as unknown."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 1.4 MB: Python's own takes 10 s
     definition = yaml.load(FILE.read_text(encoding="utf-8"), Loader=loader)
     version = manifest["apiVersion"].rpartition("/")[2]

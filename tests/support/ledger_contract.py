@@ -1,7 +1,8 @@
-"""What every ledger promises, as tests: a new ledger joins with one fixture.
+"""The promises of every ledger, as tests; a new kind of ledger needs one fixture.
 
-A test class inherits ``LedgerContract`` and gives a fixture ``harness``; a state machine inherits ``LedgerMachine``
-(``ledger_machine.py``) and gives ``make_harness``. See ``test_ledger_contract.py`` for SQLite.
+A test class inherits ``LedgerContract`` and defines the fixture ``harness``. A state machine
+inherits ``LedgerMachine`` (``ledger_machine.py``) and defines ``make_harness``.
+``test_ledger_contract.py`` is an example for SQLite.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class Harness(Protocol):
     """One ledger of epoch ``EPOCH`` under test, empty at the start."""
 
     sees_deaths: bool
-    """Whether a dead holder's leases are free before they expire."""
+    """Whether a dead holder's leases can be claimed before they expire."""
 
     def open(self) -> Ledger:
-        """Open one more connection, as another worker would; closed by ``close``."""
+        """Open one more connection, as another worker would; ``close`` closes it."""
         ...
 
     def connector(self) -> Callable[[], Ledger]:
@@ -59,7 +60,7 @@ class Harness(Protocol):
         ...
 
     def pass_time(self, seconds: float) -> None:
-        """Let the ledger's clock go on."""
+        """Advance the ledger's clock."""
         ...
 
     def wipe(self) -> None:
@@ -104,7 +105,7 @@ class LedgerContract:
 
     @pytest.mark.parametrize("committed", [0, 1, 2])
     def test_many_tasks(self, harness: Harness, committed: int) -> None:
-        """Of two classes of 97 tasks each, with none, some or all done in between, each is leased once, in order."""
+        """Each of two classes' 97 tasks is leased once, in order, with none, some or all done."""
         ledger, tasks = harness.open(), range(194)
         given: list[int] = []
         for number, one in enumerate((range(97, 194), range(97))):
@@ -391,7 +392,7 @@ class LedgerContract:
 def _claim_all(
     connect: Callable[[], Ledger], tasks: range, barrier: Barrier, pipe: Connection
 ) -> None:
-    """Child: claim two tasks at a time until there are none; commit the even ones."""
+    """Child: claim two tasks at a time until there are none; commit the even-numbered tasks."""
     ledger, holder = connect(), this_process()
     claimed: list[int] = []
     barrier.wait(_PATIENCE_S)
@@ -402,7 +403,7 @@ def _claim_all(
                 stem = f"{lease.task}-{lease.token}"
                 assert ledger.commit(shards=shard_pair(stem), leases=[lease]) == Committed()
     pipe.send(claimed)
-    barrier.wait(_PATIENCE_S)  # its leases live as long as it does
+    barrier.wait(_PATIENCE_S)  # its leases need the process alive
     ledger.close()
 
 

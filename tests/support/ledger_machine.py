@@ -1,6 +1,6 @@
 """The ledger contract as a Hypothesis state machine.
 
-Owns the model: which leases were granted, which tasks are done in which shard.
+Owns the model: the granted leases, and the shard of each finished task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.support.ledger_contract import TASKS, TTL_S, Harness, claim, shard_pa
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Lease, expire, renew, release, commit and crash in any order: no task commits twice, no stale token counts."""
+    """Any order of the rules: no task commits twice, and no stale token has an effect."""
 
     holders = st.integers(min_value=0, max_value=3)
     picks = st.lists(st.integers(min_value=0, max_value=30), min_size=1, max_size=3, unique=True)
@@ -84,18 +84,18 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(holder=holders)
     def crash(self, holder: int) -> None:
-        """A worker dies; its number goes on as another process."""
+        """A worker dies; another process takes its number."""
         self.harness.kill(self._holder(holder))
         self.incarnation[holder] += 1
 
     @rule()
     def reopen(self) -> None:
-        """The ledger is opened anew: everything is on disk."""
+        """The ledger is opened again, so its state must be on disk."""
         self.ledger = self.harness.open()
 
     @invariant()
     def counts_agree(self) -> None:
-        """The ledger and the model have the same tasks done, in the same shards."""
+        """The ledger and the model have the same finished tasks in the same shards."""
         if not hasattr(self, "ledger"):
             return
         assert self.ledger.counts(TASKS).done == len(self.done)

@@ -1,4 +1,4 @@
-"""Where a program and everything that it has started can be reached."""
+"""The network addresses on which a program and its descendants listen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def family_of(pid: int) -> Iterator[psutil.Process]:
-    """Yield a process and its descendants, those that live."""
+    """Yield a process and its descendants that are alive."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         yield process
@@ -17,7 +17,7 @@ def family_of(pid: int) -> Iterator[psutil.Process]:
 
 
 def listening(pid: int) -> dict[str, set[str]]:
-    """Return the addresses on which a process and its descendants listen, each with the names of those who do."""
+    """Return address to process names for all addresses on which a process tree listens."""
     found: dict[str, set[str]] = {}
     for process in family_of(pid):
         with contextlib.suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""Run a command on what a stranger made, and measure what that costs: it may say no, it may not fall over."""
+"""Run a command on hostile input and measure the cost: it may refuse, but must not crash."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ CODES = (0, 2, 3, 4, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a command ended: ``code`` is negative for a signal, also that of the time limit.
+    """How a command ended.
 
-    ``cpu_seconds`` are of it and of the children that it has waited for: other jobs of the machine do not change them.
+    ``code`` is negative for a signal, also for the signal of the time limit. ``cpu_seconds`` counts
+    the command and the children that it has waited for, so other jobs of the machine do not
+    change it.
     """
 
     code: int
@@ -36,7 +38,7 @@ class Ended:
 def run_measured(
     *arguments: object, timeout_s: float = 60.0, environment: dict[str, str] | None = None
 ) -> Ended:
-    """Run ``llmperf`` with ``arguments`` to its end, or kill its group after ``timeout_s`` seconds."""
+    """Run ``llmperf`` with ``arguments`` to its end, or kill its group after ``timeout_s``."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
             llmperf_command(*arguments),
@@ -70,7 +72,7 @@ def run_measured(
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Return every file and folder below ``folder`` with its mode, size and time of change."""
+    """Return mode, size and modification time of every file and folder below ``folder``."""
     found = {}
     for path in (folder, *folder.rglob("*")):
         status = path.lstat()
@@ -79,14 +81,14 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def is_polite(ended: Ended) -> bool:
-    """Whether a command ended with a code of ours and without a traceback."""
+    """Return whether a command ended with one of LLMPerf's exit codes and no traceback."""
     return ended.code in CODES and not re.search(r"Traceback \(most recent", ended.err)
 
 
 def _peak_of(pid: int) -> int:
-    """Return the most memory that a process has had since its program began, in bytes; 0 where it is gone.
+    """Return the peak memory of a process since its program began, in bytes; 0 if it has ended.
 
-    ``wait4``'s would count what its parent had when it forked.
+    The peak that ``wait4`` returns would include the memory of the parent at the fork.
     """
     try:
         text = Path(f"/proc/{pid}/status").read_text()

@@ -1,4 +1,4 @@
-"""What a text says, read in this process: shorter than a folder with one file, and a traceback where it fails."""
+"""Parsing of a source text in this process: it needs no folder, and a failure gives a traceback."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workers.source.signature import NamedSignature, signatures_of
 
 
 def read_signatures(source: str, build_options: str = "") -> tuple[NamedSignature, ...]:
-    """Return the signatures as the text stands: nothing is inferred, nothing cut out."""
+    """Return the signatures of the unchanged text, without inference and removal."""
     return signatures_of(parse(source, build_options), source)
 
 
 def kernels_from_source(source: str) -> tuple[Kernel, ...]:
-    """Return what a corpus would hold of a file ``k.cl``, each kernel its own family."""
+    """Return the kernels of a corpus with this file as ``k.cl``; each is its own family."""
     found = read_kernels(source)
     assert not isinstance(found, Failure), found.detail
     kernels = []

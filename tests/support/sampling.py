@@ -1,6 +1,6 @@
-"""Which cases of a slow product run at each change; the others carry the mark ``nightly``.
+"""Choice of the cases of a slow test that run at each change; the others are marked ``nightly``.
 
-The sample is always the same: what ran before a change runs after it.
+The sample is always the same, so that the same cases run before and after a change.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ SLOW = (pytest.mark.slow,)
 
 
 def at_night_unless(is_sampled: Callable[[Any], bool], cases: Iterable[Any]) -> list[Any]:
-    """Return the cases as parameters of slow tests; those that are not sampled are marked ``nightly``.
+    """Return the cases as parameters of slow tests; cases not sampled are marked ``nightly``.
 
     Args:
         is_sampled: whether a case runs at each change.
-        cases: values, or tuples where a test has several parameters.
+        cases: values, or tuples if a test has several parameters.
     """
     return [_parameters(case, is_sampled(case)) for case in cases]
 
 
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
-    """Return the cases as parameters of slow tests; the first and each ``step``-th after it are sampled."""
+    """Return cases as parameters of slow tests; the first and each ``step``-th are sampled."""
     return [_parameters(case, number % step == 0) for number, case in enumerate(cases)]
 
 
@@ -38,11 +38,11 @@ SHARES = [
     pytest.param("a fourth", marks=SLOW),
     pytest.param("the rest", marks=NIGHTLY),
 ]
-"""The shares of a count that is known only when the test runs; see ``numbers_of``."""
+"""Shares of a count that only the running test knows; see ``numbers_of``."""
 
 
 def numbers_of(share: str, count: int) -> list[int]:
-    """Return the numbers from 1 to ``count`` that a share has.
+    """Return the numbers from 1 to ``count`` that belong to a share.
 
     >>> numbers_of("a fourth", 10), numbers_of("the rest", 10)
     ([2, 6, 10], [1, 3, 4, 5, 7, 8, 9])

@@ -1,8 +1,8 @@
-"""The side files of kernels/: hand-derived extents, the launches they hold for, and the comparison.
+"""The side files of kernels/: hand-derived extents, launches for which they hold, and comparison.
 
-Owns reading ``NAME.toml``, the parameters as the source writes them, random launches within a kernel's
-contract, and the verdict on an analysis. Evaluates its polynomials itself: an oracle shares no code with
-what it judges.
+Owns reading ``NAME.toml``, the parameters as the source writes them, random launches within a
+kernel's contract, and the verdict on an analysis. Evaluates the polynomials itself, because an
+oracle shares no code with the code that it judges.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WIDEST_LANES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One kernel parameter as written: its name, and its address space (None for a scalar)."""
+    """A kernel parameter as written; the address space of a scalar is None."""
 
     name: str
     space: str | None
@@ -53,7 +53,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideKernel:
-    """One ``[[kernel]]`` table with the source it stands beside."""
+    """One ``[[kernel]]`` table with the source that it describes."""
 
     source: Path
     table: dict[str, Any]
@@ -87,7 +87,7 @@ class SideKernel:
         return read_source(self.source)[self.name].required_local_size
 
     def accepts(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a launch meets ``requires``: the extents hold for it."""
+        """Return whether a launch meets ``requires``, so that the extents hold for it."""
         return all(
             eval(condition, {"__builtins__": {}}, dict(sizes))
             for condition in self.table["requires"]
@@ -104,13 +104,13 @@ class Launch:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Every name a polynomial may use."""
+        """The value of every name that a polynomial may use."""
         return sizes_of(self.global_size, self.local_size) | self.scalars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """How large random launches become: work-items a work-group, work-groups, values of scalars."""
+    """Upper limits of random launches: work-items of a group, work-groups, values of scalars."""
 
     max_lanes: int
     max_groups: int
@@ -118,29 +118,29 @@ class Ranges:
 
 
 FORM_RANGES = Ranges(max_lanes=256, max_groups=4096, max_scalar=1 << 20)
-"""For polynomials against polynomials: nothing runs."""
+"""For comparisons of polynomials, in which nothing runs."""
 RUN_RANGES = Ranges(max_lanes=16, max_groups=6, max_scalar=300)
 """For launches that a simulator runs."""
 
 
 class Verdict(StrEnum):
-    """What an analysis knows of one pointer argument, against the side file."""
+    """The result of an analysis for one pointer argument, compared with the side file."""
 
     EXACT = "exact"
-    """Equal values on every launch."""
+    """Equal to the true values on every launch."""
     BOUND = "bound"
-    """Never below the truth, not always equal, and not marked validated."""
+    """Never below the true values, not always equal, and not marked validated."""
     MISSING = "missing"
-    """The side file has a form, the analysis has none."""
+    """The side file has a form, but the analysis has none."""
     WRONG = "wrong"
-    """Below the truth somewhere; or validated and not equal, or validated where there is no form."""
+    """Below a true value; or validated and not equal, or validated although no form exists."""
     NO_FORM = "no_form"
-    """The side file has none, and the analysis claims none; it may know a bound."""
+    """The side file has no form, and the analysis claims none; it may have a bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One pointer argument of one kernel, judged."""
+    """The verdict on one pointer argument of one kernel."""
 
     kernel: str
     argument: str
@@ -152,7 +152,7 @@ class Pair:
 
 @cache
 def read_source(path: Path) -> dict[str, Definition]:
-    """Read the kernels of a source by name, by regular expressions: ours are simple enough."""
+    """Read the kernels of a source by name, by regular expressions; they suffice for kernels/."""
     source = _COMMENT.sub("", path.read_text(encoding="utf-8"))
     defines = {name: int(value) for name, value in _DEFINE.findall(source)}
     return {
@@ -195,7 +195,7 @@ def read_side_files(folder: Path = KERNELS) -> list[SideKernel]:
 
 
 def sizes_of(global_size: Sequence[int], local_size: Sequence[int]) -> dict[str, int]:
-    """Return the sizes of an NDRange by name; a dimension it lacks has size 1."""
+    """Return the sizes of an NDRange by name; a missing dimension has size 1."""
     sizes = dict.fromkeys(sorted(SIZE_NAMES), 1)
     for dim, (items, lanes) in enumerate(zip(global_size, local_size, strict=True)):
         sizes[f"global_size_{dim}"] = items
@@ -205,7 +205,7 @@ def sizes_of(global_size: Sequence[int], local_size: Sequence[int]) -> dict[str,
 
 
 def extent_elements(extent: Mapping[str, Any], sizes: Mapping[str, int]) -> int | None:
-    """Return the elements that one launch touches, by the side file; None where it gives a reason."""
+    """Return the elements that a launch touches, by the side file; None if it gives a reason."""
     if "reason" in extent:
         return None
     value = _evaluate(extent["constant"], extent["terms"], sizes)
@@ -225,10 +225,11 @@ def random_launches(
 ) -> Iterator[Launch]:
     """Make launches within the kernel's contract, on both sides of its guards and caps.
 
-    A scalar is near a global size, a product's factor, near a constant of the side file, or anything.
+    A scalar is near a global size or a constant of the side file (or half or twice of it), or
+    random.
 
     Raises:
-        ValueError: ``requires`` refuses nearly everything.
+        ValueError: ``requires`` refuses nearly all launches.
     """
     rng = random.Random(f"{kernel.name} {seed}")
     made = 0
@@ -288,7 +289,7 @@ def _log_uniform(rng: random.Random, low: int, high: int) -> int:
 
 
 def _constants(kernel: SideKernel) -> list[int]:
-    """Return what the side file's polynomials are made of: guards and caps lie near these numbers."""
+    """Return the numbers in the side file's polynomials; guards and caps are near them."""
     found: set[int] = set()
     for extent in kernel.extents:
         found |= {extent.get("constant", 0), extent.get("cap_constant", 0)}
@@ -301,11 +302,11 @@ def _constants(kernel: SideKernel) -> list[int]:
 def compare(
     kernel: SideKernel, analysis: Analysis | None, launches: Iterable[Launch]
 ) -> list[Pair]:
-    """Judge an analysis of one kernel, one pair a pointer argument: values on launches, not formulas.
+    """Judge the analysis of a kernel for each pointer argument, by values and not by formulas.
 
     Args:
-        kernel: what is true, for launches within its contract.
-        analysis: what was found; None where there is none.
+        kernel: the truth, for launches within the kernel's contract.
+        analysis: the analysis to judge; None if there is none.
         launches: a few hundred of ``random_launches``.
     """
     all_sizes = [launch.sizes for launch in launches]

@@ -1,7 +1,7 @@
-"""Which addresses a launch of one of kernels/ touches, by ``[[kernel.work.access]]`` of its side file.
+"""Addresses that a launch of one of kernels/ touches, by ``[[kernel.work.access]]`` of a side file.
 
-Owns the evaluation: each access is written by hand as a formula of ids; lanes, warps and groups follow by going through
-all work-items.
+Owns the evaluation. Each access is written by hand as a formula of ids. Lanes, warps and groups are
+found by a loop over all work-items.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ WARP, SECTOR, LINE = 32, 32, 128
 
 
 def has_accesses(side: SideKernel) -> bool:
-    """Whether the side file has the addresses of all accesses."""
+    """Return whether the side file has the addresses of all accesses."""
     return bool(side.table["work"].get("access"))
 
 
 def true_touches(
     kernel: Kernel, side: SideKernel, launch: Launch, config: LaunchConfig
 ) -> dict[str, float]:
-    """Return what work-items touch together, by the fields of ``Work``."""
+    """Return the counts of what work-items touch together, by the fields of ``Work``."""
     table = side.table["work"]
     known = names_of(kernel, side, launch, config)
     accesses = [

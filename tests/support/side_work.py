@@ -1,7 +1,8 @@
-"""What a launch of one of kernels/ executes, by the formulas of its side file, and launch configs to hold them against.
+"""Work of a launch of one of kernels/, by its side file's formulas, and launch configs to compare.
 
-Owns the evaluation of ``[kernel.work]``. The formulas are Python, over ``g0`` … (global sizes), ``l0`` … (local
-sizes), ``groups0`` …, the integer scalars, and the contents of buffers by name, as the content rule makes them.
+Owns the evaluation of ``[kernel.work]``. The formulas are Python, over ``g0`` … (global sizes),
+``l0`` … (local sizes), ``groups0`` …, the integer scalars, and the contents of buffers by name, as
+the content rule makes them.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ FIELDS = {
     "atomics": "global_atomics",
     "active": "active_items",
 }
-"""By the key of the side file, the field of ``Work``. What a side file does not name is 0, or as data say."""
+"""Maps keys of the side file to fields of ``Work``. A key that is missing in a side file means 0,
+unless ``_DATA_DECIDES`` has it."""
 _DATA_DECIDES = {
     "bfs_frontier": {"atomics"},
     "mandelbrot": {"fp32"},
     "peak_cmpxchg": {"atomics"},
     "ray_spheres": {"loads", "load_bytes"},
 }
-"""What follows from the course of a race, or from a simulation as long as the kernel itself."""
+"""Keys by kernel whose values depend on a race, or need a simulation as long as the kernel."""
 _ENTRIES_A_ROW = 8
 
 
 def config_of(kernel: Kernel, side: SideKernel, launch: Launch, *, seed: int) -> LaunchConfig:
-    """Return a launch config whose buffers are as long as the side file says, and whose indices stay inside."""
+    """Return a launch config with the side file's buffer lengths and with indices inside them."""
     assert kernel.signature is not None
     items = math.prod(launch.global_size)
     args = []
@@ -90,7 +92,7 @@ def config_of(kernel: Kernel, side: SideKernel, launch: Launch, *, seed: int) ->
 def true_work(
     kernel: Kernel, side: SideKernel, launch: Launch, config: LaunchConfig
 ) -> dict[str, int]:
-    """Return what the side file says of a launch, by the fields of ``Work``."""
+    """Return the side file's counts of a launch, by the fields of ``Work``."""
     table = side.table["work"]
     known = names_of(kernel, side, launch, config)
     unsaid = _DATA_DECIDES.get(side.name, set())
@@ -104,7 +106,7 @@ def true_work(
 def names_of(
     kernel: Kernel, side: SideKernel, launch: Launch, config: LaunchConfig
 ) -> dict[str, Any]:
-    """Return what the formulas of a side file may name: sizes, scalars, contents, and the parts under ``where``."""
+    """Return the names for a side file's formulas: sizes, scalars, contents, parts of ``where``."""
     assert kernel.signature is not None
     table = side.table["work"]
     known: dict[str, Any] = {"__builtins__": {}, **_FUNCTIONS, "scalars": launch.scalars}
@@ -134,13 +136,13 @@ def _contents(argument: Argument, launched: LaunchArgument, seed: int) -> Any:
 def _floats(
     raw: npt.NDArray[np.uint8], stride: int, offset: int, count: int
 ) -> npt.NDArray[np.float32]:
-    """Return ``count`` floats in a row from an offset of each structure."""
+    """Return ``count`` consecutive floats from ``offset`` of each structure."""
     rows = raw.reshape(-1, stride)[:, offset : offset + 4 * count]
     return np.ascontiguousarray(rows).view(np.float32)
 
 
 def _doublings(lanes: int) -> int:
-    """Return how often 1 is doubled until it is no less than ``lanes``."""
+    """Return how often 1 must be doubled to reach ``lanes``."""
     return (lanes - 1).bit_length()
 
 

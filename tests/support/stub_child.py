@@ -1,4 +1,4 @@
-"""A run child without a device, for the run slot's tests: it answers, and dies where its job says.
+"""A run child without a device, for the run slot's tests: it answers, and dies where WHERE says.
 
 ``python -m tests.support.stub_child DESCRIPTOR PARENT_PID WHERE``
 """
@@ -32,16 +32,16 @@ OUTCOME = Failure(code=FailureCode.LAUNCH_ERROR, stage=Stage.LAUNCH, detail="a s
 
 
 HELD_FOR_S = 0.5
-"""How long ``slow`` has the device."""
+"""Seconds for which ``slow`` and ``crowded`` hold the device."""
 
 
 def die(by: signal.Signals = signal.SIGSEGV) -> None:
-    """End at once, by a signal: a crash, or SIGKILL, as if by another process."""
+    """End this process by a signal: as in a crash, or SIGKILL as if from another process."""
     os.kill(os.getpid(), by)
 
 
 def strike(channel: Channel, at: str, where: str) -> None:
-    """Do what ``where`` says, if this is the place: end by a signal or with exit code 0, raise, or send nonsense and live."""
+    """Do what ``where`` says, if it names ``at``: end, raise, or send nonsense and live."""
     how, _, place = where.partition(" ")
     if place != at:
         return
@@ -57,13 +57,19 @@ def strike(channel: Channel, at: str, where: str) -> None:
 
 
 def main(channel: Channel, where: str) -> None:
-    """Serve jobs; ``where`` says what goes wrong, or nothing does.
+    """Serve jobs; ``where`` names the fault, if any.
 
-    ``load``, ``first load``, ``release``, ``exit``: it dies there. ``lost load``: it finds its context lost as it loads. ``wait``: it dies as it waits for the device lock.
-    ``killed AT``, ``crash AT``: another process kills it, or it crashes, as it is at ``start``, ``load``, ``held``, ``config``, ``result``, ``last`` (result) or
-    ``exit``; ``leaves AT``, ``raises AT``, ``garbled AT``: it ends there with exit code 0, raises, or sends nonsense and lives.
-    ``stand``: it has the device and never begins. ``crowded``: it holds the lock for a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a hold takes
-    a while.
+    * ``load``, ``first load``, ``release``, ``exit``: the child dies there.
+    * ``lost load``: the child finds at the load that its context is lost.
+    * ``wait``: the child dies while it waits for the device lock.
+    * ``killed AT``, ``crash AT``: another process kills the child, or it crashes, at ``start``,
+      ``load``, ``held``, ``config``, ``result``, ``last`` (result) or ``exit``.
+    * ``leaves AT``, ``raises AT``, ``garbled AT``: there the child ends with exit code 0, raises,
+      or sends nonsense and lives.
+    * ``stand``: the child takes the device lock and never begins.
+    * ``crowded``: the child holds the lock for a while, half of this time without a processor.
+    * ``sticky``: the first config ends the context.
+    * ``slow``: the child holds the lock for a while.
     """
     channel.send(ChildReady(device=DEVICE))
     strike(channel, "start", where)
@@ -110,13 +116,13 @@ def main(channel: Channel, where: str) -> None:
             strike(channel, "last", where)
             ended_s = (
                 time.monotonic()
-            )  # as the real one: afterwards another child may have the device
+            )  # as in the real child: then another child may have the device
         waited_s = HELD_FOR_S / 2 if where == "crowded" else 0.0
         channel.send(RunDone(sentinel_ns=None, ended_s=ended_s, kept_waiting_s=waited_s))
 
 
 def finished(index: int, *, sticky: bool) -> ConfigFinished:
-    """The outcome of one config."""
+    """Return the message about one finished config."""
     now_s = time.monotonic()
     outcome = replace(OUTCOME, code=FailureCode.DEVICE_FAULT) if sticky else OUTCOME
     return ConfigFinished(

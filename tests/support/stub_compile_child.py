@@ -1,4 +1,4 @@
-"""A compile child without a compiler, for the pool's tests: it builds, and ends where its job says.
+"""A compile child without a compiler, for the pool's tests: it builds, and ends where WHERE says.
 
 ``python -m tests.support.stub_compile_child DESCRIPTOR PARENT_PID WHERE``
 """
@@ -23,7 +23,8 @@ RESOURCES = KernelResources(
 
 
 def main(channel: Channel, where: str) -> None:
-    """Serve jobs; ``where``: ``killed``, ``killed once``, ``build``, ``resources``, ``hang``, ``bug``, ``both``, ``all but KERNEL`` or empty."""
+    """Serve jobs; ``where`` is empty or names a fault.  The faults are ``killed``, ``killed once``,
+    ``build``, ``resources``, ``hang``, ``bug``, ``both`` and ``all but KERNEL``."""
     channel.send(CompilerReady())
     while True:
         job = channel.receive()
@@ -59,7 +60,7 @@ def main(channel: Channel, where: str) -> None:
 
 
 def second_compiler(where: str) -> None:
-    """Fail as a library of C++ may."""
+    """Fail as a C++ library may fail."""
     if where in ("resources", "both"):
         os.kill(os.getpid(), signal.SIGSEGV)
     if where == "hang":

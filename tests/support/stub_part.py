@@ -1,4 +1,7 @@
-"""A part of the comparison that dies and hangs on request: ``python -m tests.support.stub_part WORK LOG``."""
+"""A part of ``benchmarks.collecting.collectors`` that dies and hangs on request.
+
+``python -m tests.support.stub_part WORK LOG``
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from benchmarks.collecting.collectors.log import PartLog, begun_items, read_log
 
 
 def main() -> int:
-    """Do every job that was not begun; its name says how."""
+    """Do every job that was not begun; the job's name selects its behaviour."""
     work_path, log_path = map(Path, sys.argv[1:])
     done = begun_items(read_log(log_path))
     jobs = read_work(work_path).jobs

@@ -1,4 +1,4 @@
-"""Our wheel, as a user installs it: built from a copy, because building leaves ``build/`` behind."""
+"""The wheel that users install, built from a copy, because building leaves a folder ``build/``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("llmperf", "llmperf_common", "workers", "cluster", "trainer", "configs")
-"""The top-level names that it installs."""
+"""The top-level packages that the wheel installs."""
 BUILD_FILES = ("pyproject.toml", "setup.py")
 _DOCUMENTS = ("README.md", "LICENSE")
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel into ``folder`` without network and git; returns its path."""
+    """Build the wheel into ``folder`` without network and git; return the wheel's path."""
     options = ("--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder))
     with tempfile.TemporaryDirectory() as made:
         source = Path(made)

@@ -1,12 +1,13 @@
 """Ensemble of networks and trees over the launch features, in numpy only.
 
-Owns the combination of both. Kernels that do little on the chosen inputs (work-items return at
-once, loops do not run) are often predicted ten times too long by one of the two, seldom by both.
-Therefore the prediction is that of the networks, moved towards the trees' where the trees' is
-shorter. The spread grows with the difference of the two.
+Owns the combination of networks and trees. Kernels that do little on the chosen inputs (work-items
+return at once, loops do not run) are often predicted ten times too long by one of the two models,
+seldom by both. Therefore the prediction of the networks is moved towards that of the trees where
+the trees predict a shorter time. The spread grows with the difference of the two predictions.
 
 An ensemble may contain another ensemble (``counted``) for launches whose work was counted. The two
-share no weights: models for launches without counted work are fitted without work features.
+ensembles share no weights, because the models for launches without counted work are fitted without
+work features.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class FeatureEnsemble:
         network: the networks.
         forest: the trees.
         forest_names: names of the trees' features.
-        caution: how far the prediction moves to the trees' where that is shorter: 0 keeps the
-            networks' prediction, 1 takes the shorter of the two.
+        caution: how far the prediction moves to that of the trees where the trees predict a shorter
+            time: 0 keeps the networks' prediction, 1 takes the shorter of the two.
         spread_scale: factor on the spread, measured on the validation part.
         chosen: settings of the fit, JSON values.
         counted: ensemble for launches whose work was counted, or None.
@@ -58,7 +59,7 @@ class FeatureEnsemble:
     refits: bool = False
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the combined prediction; its spread grows with the difference of the two."""
+        """Return the combined prediction; its spread grows with the models' difference."""
         said = self._own(rows)
         known = np.flatnonzero(is_counted(rows.features)) if self.counted is not None else ()
         if self.counted is None or len(known) == 0:
@@ -131,7 +132,7 @@ class FeatureEnsemble:
 
 
 def combined(networks: Floats, trees: Floats, caution: float) -> Floats:
-    """Return the networks' log2(ns), moved towards the trees' where that is less; shape (n,).
+    """Return the networks' log2(ns), moved towards the trees' where theirs is less; shape (n,).
 
     >>> combined(np.array([14.0, 10.0]), np.array([10.0, 14.0]), 0.5).tolist()
     [12.0, 10.0]

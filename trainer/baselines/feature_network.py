@@ -4,9 +4,9 @@ Owns the form of the network, its evaluation and its files. Evaluation needs nei
 fits it, ``trainer/fit/feature_network.py``) nor a GPU. The prediction is the mean of several
 networks with different seeds.
 
-A network models the time as a sum of a few terms (such as launch floor, memory, arithmetic), each a
-power law of the sizes with a learnt correction. Beyond the sizes of the training a power law goes
-on, where a plain network would saturate.
+A network models the time as a sum of a few terms (such as launch floor, memory, arithmetic). Each
+term is a power law of the sizes with a learnt correction. A power law also holds beyond the sizes
+of the training, where a plain network would saturate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = "feature-network"
 WEIGHTS_FILE = "weights.npz"
 
 LARGEST_Z = 6.0
-"""Limit of standardised features, in standard deviations, so that an odd size does not dominate."""
+"""Limit of standardised features, in standard deviations: an extreme size must not dominate."""
 NORM_EPSILON = 1e-5
 """Constant added to the variance in a layer norm: torch's default, which the fit uses."""
 TERM_SCALE_LOG2 = 3.0
@@ -51,8 +51,8 @@ class InputScaling:
 
     Attributes:
         names: names of the g features used.
-        mean: their means over the fit rows with a known value, shape (g,).
-        scale: their standard deviations over the same rows, shape (g,).
+        mean: means of these features over the fit rows with a known value, shape (g,).
+        scale: standard deviations of these features over the same rows, shape (g,).
         marked: indices into ``names`` of the features with a missing-value indicator, shape (k,).
     """
 
@@ -101,7 +101,7 @@ class InputScaling:
 
 
 _LEAST_SCALE = 1e-4
-"""Standard deviation below which a feature is constant, as a device's peak is with one device."""
+"""A feature with a smaller standard deviation is constant, as a peak is in data of one device."""
 _RARE = 0.002
 """A feature gets an indicator if its share of unknown rows is between this and 1 minus this."""
 
@@ -136,7 +136,7 @@ class Weights:
         """Check that the arrays fit together.
 
         Raises:
-            ValueError: A shape does not fit to the others, or a value is not finite.
+            ValueError: A shape does not match the others, or a value is not finite.
         """
         if self.into.ndim != 3 or self.up.ndim != 4 or self.skip.ndim != 3:
             raise ValueError("feature network: arrays with a wrong number of dimensions")
@@ -196,7 +196,7 @@ class FeatureNetwork:
 
     Attributes:
         scaling: conversion of features to inputs.
-        weights: of all networks.
+        weights: the weights of all networks.
         centre_log2_ns: added to the networks' outputs.
         spread_scale: factor on the networks' spreads, measured on the validation part.
         chosen: settings of the fit, JSON values.
@@ -278,11 +278,11 @@ _LEAST_SPREAD = 1e-3
 
 
 def spread_scale(said: Predicted, log2_ns: Floats) -> float:
-    """Return the factor by which the mean spread equals the mean absolute error.
+    """Return the factor that makes the mean spread equal to the mean absolute error.
 
     Args:
         said: predictions, with spread, of launches that were not fitted.
-        log2_ns: log2 of their measured times in ns, shape (n,).
+        log2_ns: log2 of the measured times of these launches in ns, shape (n,).
     """
     assert said.spread is not None, "feature networks give a spread"
     return float(np.mean(np.abs(said.log2_ns - log2_ns)) / np.mean(said.spread))

@@ -41,7 +41,7 @@ class Forest:
         left: next node, or ``-1 - leaf``, shape (m,).
         right: next node, or ``-1 - leaf``, shape (m,).
         missing_left: whether a missing value goes left, shape (m,).
-        nan_is_missing: whether NaN is a missing value at the node, else it is 0, shape (m,).
+        nan_is_missing: whether the node treats NaN as missing and not as 0, shape (m,).
         leaf: value of each leaf, shape (l,).
     """
 
@@ -81,7 +81,7 @@ class Forest:
         """Read LightGBM's text format (``Booster.model_to_string()``).
 
         Raises:
-            ValueError: The text is truncated, or a split is not numerical or has zero as missing.
+            ValueError: The text is truncated, or a split is not numerical or treats 0 as missing.
         """
         if "end of trees" not in text:
             raise ValueError("the trees' text is cut short")
@@ -150,7 +150,7 @@ class Forest:
             reached = np.where(goes_left, self.left[at], self.right[at])
             node[open_] = reached
             open_ = open_[reached >= 0]
-        # The sum of each row on its own: it must not depend on the number of rows in the call.
+        # Each row is summed alone: its sum must not depend on the number of rows in the call.
         return np.asarray(self.leaf[-1 - node].reshape(num_rows, len(self.root)).sum(axis=1))
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:

@@ -1,8 +1,9 @@
 """Gradient-boosted trees on log2(ns). The only module that imports LightGBM.
 
-Deterministic for a given seed and thread count. Hyper-parameters are chosen from a small grid by
-cross-validation, with a family in one fold only, because users predict kernels of unseen families.
-Early stopping on the validation part (or on the folds, if it is small) gives the number of trees.
+The fit is deterministic for a given seed and thread count. Hyper-parameters are chosen from a small
+grid by cross-validation, with a family in one fold only, because users predict kernels of unseen
+families. Early stopping on the validation part (or on the folds, if that part is small) gives the
+number of trees.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ GRID: tuple[dict[str, int], ...] = (
 """Hyper-parameters that tuning tries, from few to many leaves; few families need few leaves."""
 
 _STOPPING_MIN_FAMILIES = 5
-"""Fewest kernels of the validation part for early stopping on it. With fewer, which would decide
-almost alone, the folds give the number of trees."""
+"""Minimum number of kernels of the validation part for early stopping on this part. With fewer
+kernels, each of which would have too much influence, the folds give the number of trees."""
 
 
 @dataclass(slots=True)
@@ -205,7 +206,7 @@ def grow_forest(
     """Fit trees with the absolute error of log2(ns) as loss; all kernels have equal weight.
 
     Args:
-        data: rows and targets; ``rows.kernel_row`` tells the rows of a kernel.
+        data: rows and targets; ``rows.kernel_row`` says which kernel a row belongs to.
         fit: seed and threads.
         config: number and size of the trees.
         names: the features to use; None: all.
@@ -248,7 +249,7 @@ def grow_forest(
 
 
 _FOREST_BINS = 63
-"""Bins of a feature: a quarter of LightGBM's default, with equal errors in a third of the time."""
+"""Bins of a feature: a quarter of LightGBM's default; equal errors, a third of the fit's time."""
 
 
 def _some_of_each(kernel: Codes, most: int, seed: int) -> Codes:

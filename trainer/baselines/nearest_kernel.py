@@ -30,11 +30,11 @@ LAUNCHES_FILE = "launches.parquet"
 _SIZE_FEATURES = ("log2_work_items", "log2_local_items")
 _COLUMNS = (*_SIZE_FEATURES, "log2_ns", "log2_roofline_ns")
 _NUM_NEAREST = 5
-"""Number of launches of which the median is taken: one could be an outlier, and of many some would
-differ much in size."""
+"""Number of launches whose median time is the prediction. A single launch could be an outlier; of
+many launches, some would differ much in size."""
 _MOST_MOVED_LOG2 = 2.0
 """Largest correction, in log2, by the difference of two launches' rooflines: a factor of 4. The
-rooflines of two kernels may differ for a reason that the nearest kernel's time does not have."""
+rooflines of two kernels may differ for a reason that does not affect the nearest kernel's time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class NearestKernel:
 
     Attributes:
         sources: token runs of the sources.
-        sha256: of each source, in hexadecimal.
+        sha256: hash of each source, in hexadecimal.
         sizes: log2 of the work-items of each launch and of its work-group, sorted by source,
             shape (n, 2).
         log2_ns: log2 of the measured times in ns, shape (n,).

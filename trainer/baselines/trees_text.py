@@ -39,7 +39,7 @@ def check_trees(text: str, *, num_features: int) -> None:
     """Raise ValueError if a text is not in the form that LightGBM writes for our models.
 
     Args:
-        text: of a model.
+        text: a model in LightGBM's text format.
         num_features: number of the model's features.
     """
     if not text.isascii() or "\0" in text:
@@ -54,7 +54,7 @@ def check_trees(text: str, *, num_features: int) -> None:
 
 
 def _parts(text: str) -> list[str]:
-    """Return the head and each tree, with the empty lines that follow it."""
+    """Return the head and the trees, each with the empty lines that follow it."""
     body, mark, _ = text.partition("end of trees")
     if not mark:
         raise ValueError("the trees' text is cut short")

@@ -52,7 +52,7 @@ _CHUNK_BYTES = 2**24
 """Bytes converted, written or hashed at once: two copies of all features may not fit in memory."""
 
 _MOST_BYTES = 2**43
-"""Most bytes of a mapped array: no practical limit, but ``check_plain`` asks for one."""
+"""Maximum bytes of a mapped array. Not a practical limit, but ``check_plain`` requires one."""
 
 _TOKEN_FIELDS = tuple(field.name for field in fields(Tokens))
 _TARGET_FIELDS = tuple(name for name in ARRAYS if name not in _TOKEN_FIELDS)
@@ -70,7 +70,7 @@ class Targets:
         log2_ns: log2 of the measured medians in ns, shape (n,).
         offset_log2_ns: prediction that the model corrects, in log2 of ns, shape (n,); 0 without an
             offset.
-        weight: of each launch in the loss, at least 0, shape (n,).
+        weight: weight of each launch in the loss, at least 0, shape (n,).
         is_validation: whether the launch is in the validation part and not fitted, shape (n,).
         family: code of each launch's family, shape (n,).
     """
@@ -119,7 +119,7 @@ def write_token_store(
     Args:
         folder: new, or an older token cache, which is replaced.
         tokens: n launches.
-        targets: of the same n launches.
+        targets: features, targets and groups of the same n launches.
         about: facts about the origin of the cache, as JSON values; a reader compares them.
 
     Raises:
@@ -212,7 +212,7 @@ def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: int) -> None:
-    """Check that the model has an embedding row for each token; on a GPU the error names no token.
+    """Check that the model has an embedding row for each token; errors on a GPU name no token.
 
     Args:
         store: read from ``folder``.
@@ -302,7 +302,7 @@ def _write_facts(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _replace(temporary: Path, folder: Path) -> None:
-    """Rename the new folder to its final name; move an older one aside first, then delete it."""
+    """Rename the new folder to its final name; an older folder is moved aside, then deleted."""
     old = None
     if folder.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder.parent))

@@ -37,8 +37,8 @@ class TrainingRange:
         static_columns: positions of the s static features.
         kernels: standardised static features of the k train kernels, shape (k, s).
         centre: means of the static features over the kernels, shape (s,).
-        scale: their standard deviations, shape (s,).
-        far: a kernel whose distance to every train kernel is larger is out of distribution.
+        scale: standard deviations of the static features over the kernels, shape (s,).
+        far: a kernel is out of distribution if it is further than this from every train kernel.
     """
 
     names: tuple[str, ...]
@@ -131,7 +131,7 @@ def training_range(features: Floats, names: Sequence[str], kernel_row: Codes) ->
 
 
 def _far(kernels: Floats) -> float:
-    """Return ``far``: 1.5 x the 95 % quantile of a train kernel's distance to its nearest one."""
+    """Return ``far``: 1.5 x the 95 % quantile of train kernels' nearest-neighbour distances."""
     if len(kernels) < 3:
         return float("1e9")
     nearest = []
@@ -155,7 +155,7 @@ def unlike_training(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]
 
 
 def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
-    """Return how one launch differs from the training rows; an empty list: it is in distribution.
+    """Return how one launch differs from the training rows; empty if it is in distribution.
 
     Args:
         row: the features of one launch, shape (f,), in the order of ``known.names``.
@@ -210,7 +210,7 @@ def _distances(row: Floats, known: TrainingRange) -> Floats:
 def _outside(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]:
     """Return which features of n rows are outside of their training range, shape (n, f).
 
-    A value that is not finite is never outside, nor is any value outside of an unknown range.
+    A value is never outside if it is not finite or if the range of its feature is unknown.
     """
     checked = np.array([name.startswith(_CHECKED_PREFIXES) for name in known.names])
     slack = np.maximum(_SLACK_SHARE * (known.high - known.low), _SLACK_LOG2)

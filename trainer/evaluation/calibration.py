@@ -18,7 +18,7 @@ from trainer.errors import BadInput
 from trainer.interface import Codes, Floats, Predicted, Predictor
 
 OutOfFold = Callable[[], tuple[Floats, Codes] | None]
-"""Return ``scores`` of fit rows, shape (m,), and positions of these among the fit rows, shape (m,).
+"""Return the ``scores`` of m fit rows, and these rows' positions among the fit rows, shape (m,).
 
 Each row is predicted by a model that was fitted without the row's family. None if no such model can
 be fitted: the model's fit takes too long, or the train part has too few families."""
@@ -34,7 +34,7 @@ def check_calibration(data: TrainingData, parts: Texts) -> None:
     """Check before a long fit that the calibration part has a usable row.
 
     Raises:
-        BadInput: The part has none.
+        BadInput: The calibration part has no usable row.
     """
     if not np.any((parts == Part.CALIBRATION) & data.single_launch):
         raise BadInput(_NO_ROW)

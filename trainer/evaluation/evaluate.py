@@ -99,7 +99,7 @@ def evaluate(
         SeenRows: The part has rows of families trained on, and ``allow_seen`` is false.
         BadInput: The part has no row, a row of a device class unknown to the run, a kernel without
             a source, or only rows from which their kernels' factors were measured.
-        OutputTaken: ``out`` holds something else.
+        OutputTaken: ``out`` holds something other than an evaluation.
     """
     if split not in SPLIT_NAMES:
         raise ConfigError(f"--split {split!r} is not one of {', '.join(SPLIT_NAMES)}")
@@ -187,7 +187,7 @@ def evaluation_parts(
     fitted = np.isin(kernel_ids, run.kernels.column("kernel_id").to_pylist())
     seen = np.isin(data.family_id, sorted(joined.seen))
     if run.split.kind is SplitKind.CONFIG:
-        # A by-config split tests on fitted kernels on purpose: only fitted rows count as seen.
+        # A by-config split tests on fitted kernels on purpose, so only fitted rows count as seen.
         return np.where(fitted, parts, Part.TEST.value), fitted & (parts == Part.TRAIN)
     unnamed = parts == ""
     parts = np.where(unnamed & seen, Part.SEEN_CONFIGS.value, parts)

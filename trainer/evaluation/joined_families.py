@@ -23,8 +23,8 @@ from trainer.run.loaded import LoadedRun
 _PRECEDENCE = (Part.VALIDATION, Part.CALIBRATION, Part.TEST)
 """A family with near duplicates in several parts belongs to the first of these.
 
-The model was selected on validation and its intervals come from calibration; a family that belongs
-there would make test metrics look too good."""
+The model was selected on validation and its intervals come from calibration, so a family of one of
+these two parts would make the test metrics look too good."""
 
 _MOST_NAMED = 3
 
@@ -35,8 +35,8 @@ class Joined:
 
     Attributes:
         seen: families with a near duplicate of a fitted kernel.
-        parts: every family with a near duplicate in the run's validation, calibration or test part,
-            and that part.
+        parts: maps each family that has a near duplicate in the run's validation, calibration or
+            test part to that part.
         notes: checks that could not be made.
     """
 
@@ -76,7 +76,7 @@ def join_families(run: LoadedRun, data: TrainingData) -> Joined:
 
 
 def check_sources(data: TrainingData, index: npt.NDArray[np.intp]) -> None:
-    """Refuse rows whose kernels have no source: near duplicates are found by source only.
+    """Refuse rows whose kernels have no source, because near duplicates are found by source only.
 
     Args:
         data: the dataset.

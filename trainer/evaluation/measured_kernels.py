@@ -17,7 +17,7 @@ from trainer.run.kernel_factors import corrected, floor_ns
 from trainer.run.loaded import LoadedRun
 
 AS_TRAINED = "-as-trained"
-"""Suffix of the model's name on its predictions without factors, beside the corrected ones."""
+"""Suffix of the model's name that marks its uncorrected predictions, beside the corrected ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ def predict_rows(
     models: Mapping[str, Predictor],
     conformal: Conformal,
 ) -> list[Prediction]:
-    """Let each model predict the rows at ``index``; ``conformal`` belongs to the first model."""
+    """Let each model predict the rows at ``index``; ``conformal`` is for the first model only."""
     rows = data.rows.take(index)
     said = {name: model.predict(rows) for name, model in models.items()}
     first, *others = said.items()
@@ -218,7 +218,7 @@ def score_parts(
 
 
 def context(data: TrainingData) -> dict[str, Any]:
-    """Return the counts, censored share and noise floor that metrics are read with."""
+    """Return counts, censored share and noise floor, which a reader of the metrics needs."""
     iqr = data.rows.samples.column("iqr_ns").cast(pa.float64()).to_numpy()
     return {
         "num_by_status": dict(data.num_by_status),

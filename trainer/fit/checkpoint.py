@@ -47,7 +47,7 @@ from trainer.regressor.checkpoint_files import check_header
 
 _FORMAT = 1
 _SHARD_ELEMENTS = 2**28
-"""Most elements of a shard: 1 GiB of weights and 2 GiB of moments."""
+"""Maximum number of elements of a shard: 1 GiB of weights and 2 GiB of moments."""
 _FIRST_MOMENT = ".exp_avg"
 _SECOND_MOMENT = ".exp_avg_sq"
 _SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -59,7 +59,7 @@ class FitState:
 
     Attributes:
         step: number of optimiser steps done; each was one update of AdamW.
-        identity: of the run; a fit resumes only from a checkpoint with the same identity.
+        identity: the run's identity; a fit resumes only from a checkpoint with the same identity.
         stopping: state of early stopping.
         seconds: time spent fitting, over all starts.
     """
@@ -82,13 +82,13 @@ def save(
     """Write a checkpoint and remove old ones; all ranks must call it together.
 
     Args:
-        folder: of the checkpoints, seen by all ranks.
+        folder: the folder of the checkpoints, which all ranks see.
         engine: its weights and moments are written.
         state: step, identity, early stopping, seconds.
         ranks: the process group.
         keep: number of newest checkpoints to keep; the best checkpoint that each of them names is
             kept, too.
-        at_point: called on the writing rank after each step of the writing.
+        at_point: is called on the writing rank after each step of the writing.
 
     Returns:
         The checkpoint's folder.
@@ -242,7 +242,7 @@ def _finish(
 
 
 def _best_steps(folder: Path, keep: int) -> set[int]:
-    """Return the best steps that the newest checkpoints name; a fit may resume from each one."""
+    """Return the best steps that the newest checkpoints name; a fit may resume from each."""
     best = set()
     for step in steps_in(folder)[-keep:]:
         try:

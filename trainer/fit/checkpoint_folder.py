@@ -130,7 +130,7 @@ def publish(new: Path, files: dict[str, Any], at_point: CrashPoint) -> Path:
     at_point("synced")
     target = new.parent / new.name.removeprefix(_NEW)
     if target.exists():
-        set_aside(target)  # it is damaged: the fit would have resumed from a whole one
+        set_aside(target)  # damaged, because the fit would have resumed from a whole one
         at_point("aside")
     new.rename(target)
     at_point("renamed")
@@ -156,7 +156,7 @@ def prune(folder: Path, keep: int, best: Collection[int], at_point: CrashPoint) 
     """Remove old checkpoints, and all hidden folders.
 
     Args:
-        folder: of the checkpoints; no other process writes into it.
+        folder: the folder of the checkpoints; no other process writes into it.
         keep: number of newest checkpoints to keep.
         best: steps of other checkpoints to keep.
         at_point: called after each step.

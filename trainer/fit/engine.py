@@ -39,7 +39,8 @@ BACKBONE = "backbone."
 _BETA_1 = 0.9
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _LARGEST_BUCKET = 50_000_000
-"""Most elements reduced at once: 200 MB in float32. DeepSpeed's default, 500 million, is 2 GB."""
+"""Maximum number of elements reduced at once: 200 MB in float32. DeepSpeed's default of 500 million
+elements is 2 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,7 @@ class Engine:
         return counts.pop()
 
     def state(self, name: str) -> ParameterState:
-        """Return a parameter's state, gathered from all ranks, which must call it together."""
+        """Return a parameter's state, gathered from all ranks; all must call this together."""
         parameter = self._parameters[name]
         weight = self._tensors.safe_get_full_fp32_param(parameter)
         moments = {
@@ -225,7 +226,7 @@ class Engine:
             else:
                 self._tensors.safe_set_full_optimizer_state(parameter, value, key)
             return
-        # safe_set_full_* fails if the elements do not divide by the ranks, so cut this rank's part.
+        # safe_set_full_* fails if the ranks' parts are unequal, so cut out this rank's part.
         num_elements = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
         local = torch.zeros(num_elements, dtype=torch.float32, device=self._ranks.device)
         mine = value.flatten()[num_elements * self._ranks.rank :][:num_elements]
@@ -252,15 +253,15 @@ class Engine:
                 **{key: torch.zeros_like(flat, requires_grad=False) for key in _MOMENTS},
             }
         if not self._is_stage_3:
-            zero._lazy_init_hp_params_optimizer_state()  # links them to the parameters by name
+            zero._lazy_init_hp_params_optimizer_state()  # links moments to parameters by name
 
 
 class _Objective(nn.Module):
     """The model with its loss.
 
     DeepSpeed attaches hooks to the tensors that modules return. It finds no tensors in a dataclass
-    (and stage 3 fails on one with slots), so the model's ``forward`` is replaced by one that
-    returns a tuple.
+    (and stage 3 fails on a dataclass with slots), so the model's ``forward`` is replaced by a
+    function that returns a tuple.
     """
 
     def __init__(self, model: nn.Module, kind: LossKind) -> None:

@@ -4,8 +4,9 @@ Owns the torch module, its loss and its training loop. The fitted weights are ev
 (``trainer/baselines/feature_network.py``); both agree to 1e-5 (tested).
 
 A step draws kernels and then launches of each, so that each kernel has equal weight whatever its
-number of launches is. The loss is the relative error of the time, linear in log2 beyond twice the
-measured time: otherwise kernels whose loops do not run on the chosen inputs would dominate.
+number of launches is. The loss is the relative error of the time. Beyond twice the measured
+time it is linear in log2, because otherwise kernels whose loops do not run on the chosen inputs
+would dominate.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from trainer.interface import Codes, FitData, Floats, Progress
 _TERM_BIAS = (-0.6, 0.2)
 """Initial biases of the first and last term: different, so that the terms learn different laws."""
 _SLOPE_BEYOND_TWICE = 2 * float(np.log(2))
-"""Slope of the loss per log2 beyond twice the measured time: the slope at that point."""
+"""Slope of the loss per log2 beyond twice the measured time: the relative error's slope there."""
 _SPREAD_SHARE = 0.05
 """Weight of the spread's likelihood in the loss; its gradient fits the spread's output only."""
 _WARM_UP_STEPS = 100
@@ -123,8 +124,8 @@ def fit_feature_network(
     Deterministic for a seed on a CPU with one thread.
 
     Args:
-        data: rows and targets; ``rows.kernel_row`` tells the rows of a kernel. The validation part
-            is used only to scale the spread.
+        data: rows and targets; ``rows.kernel_row`` says which kernel a row belongs to. The
+            validation part is used only to scale the spread.
         fit: seed, threads and device.
         config: size and schedule.
         progress: receives a few lines for each network.

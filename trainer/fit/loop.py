@@ -1,8 +1,8 @@
 """The training loop: steps, validations, checkpoints, and resuming.
 
-Owns their order and the end of the fit. Each step is a function of the seed, its number and the
-state before it, so that a resumed fit equals an uninterrupted one. World size, passes per step,
-interval of checkpoints and logging change the result only by rounding.
+Owns their order and the end of the fit. Each step is a function of the seed, the step's number
+and the state before the step, so that a resumed fit equals an uninterrupted one. World size, passes
+per step, interval of checkpoints and logging change the result only by rounding.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class FitPlan:
         optimiser: loss, optimiser and length of the fit.
         checkpoint: interval and number of checkpoints.
         log: interval and kinds of logs.
-        folder: for logs and checkpoints; all ranks see it.
-        identity: of the run; checkpoints of another identity are refused.
-        seed: of random numbers in the model (dropout); the source has its own seed.
+        folder: the folder of logs and checkpoints; all ranks see it.
+        identity: the run's identity; checkpoints of another identity are refused.
+        seed: seed of random numbers in the model (dropout); the source has its own seed.
         peak_flops: floating-point operations per second of one device, for MFU; None: no MFU.
     """
 
@@ -118,7 +118,7 @@ def fit(
     Raises:
         Interrupted: A rank received a signal; the state is saved.
         FitFailed: The loss or gradient is not a finite number, or a checkpoint cannot be written.
-        RunExists: The folder holds the checkpoints of another identity.
+        RunExists: The folder holds the checkpoints of a run with another identity.
         PeerLost: Another process of the group has ended.
     """
     with lost_ranks():
@@ -338,7 +338,7 @@ def _result(plan: FitPlan, state: FitState, resumed_from: int) -> FitResult:
 
 
 def _seed(seed: int, step: int, rank: int) -> int:
-    """Return a rank's seed for a step; so checkpoints need no state of a random generator."""
+    """Return a rank's seed for a step, so that checkpoints need no random generator's state."""
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**63
 
 

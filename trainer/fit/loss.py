@@ -51,7 +51,7 @@ def losses(
         predicted: log2(ns), shape (b, m).
         spread: expected abs(error) in log2, positive, shape (b, m).
         target: measured log2(ns), shape (b, m).
-        weight: of the launches, shape (b, m).
+        weight: weights of the launches, shape (b, m).
     """
     counts = weight > 0
     error = torch.where(counts, predicted - target, 0.0)
@@ -63,8 +63,9 @@ def losses(
 def time_loss(kind: LossKind, error: torch.Tensor) -> torch.Tensor:
     """Return the loss of each log2 error e, of any shape.
 
-    ``relative`` is the relative error of the time, abs(2**e - 1), up to e = 1 and its tangent
-    beyond, so that one launch predicted 2**20 times too long does not outweigh all others.
+    ``relative`` is the relative error of the time, abs(2**e - 1), up to e = 1. For larger e it is
+    the tangent at e = 1, so that one launch predicted 2**20 times too long does not outweigh all
+    others.
     """
     match kind:
         case "l1":

@@ -14,11 +14,11 @@ from trainer.fit.observers import Moment
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """Sums of the steps since the last moment.
+    """Sums over the steps since the last ``Moment``.
 
     Attributes:
-        max_steps: of the fit.
-        device: its memory and clock are read.
+        max_steps: last step of the fit unless it stops early.
+        device: the device whose memory and clock are read.
         peak_flops: floating-point operations per second of all ranks' devices together; None: the
             moments have no MFU.
         seconds_before: time that earlier starts spent fitting.

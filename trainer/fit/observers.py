@@ -32,12 +32,12 @@ class Moment:
         max_steps: last step of the fit unless it stops early.
         loss: mean training loss of the predicted times.
         validation_loss: mean loss on the validation rows; None if this step had no validation.
-        learning_rate: of this step.
-        gradient_norm: of this step, before clipping.
+        learning_rate: learning rate of this step.
+        gradient_norm: norm of this step's gradient, before clipping.
         samples_per_s: launches per second, over all ranks.
         tokens_per_s: tokens (without padding) per second, over all ranks.
         mfu: used share of the devices' peak; None if operations or peak are unknown.
-        memory_bytes: peak memory of this process: allocated on the GPU, or on a CPU resident.
+        memory_bytes: peak memory of this process: allocated on the GPU, or resident on a CPU.
         gpu_clock_mhz: present clock; None without a GPU or NVML.
         seconds: time spent fitting so far, over all starts.
     """

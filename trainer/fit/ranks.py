@@ -113,7 +113,7 @@ def _is_of_the_group(error: RuntimeError) -> bool:
 
 
 def join_ranks(device: str = "auto") -> Ranks:
-    """Join the group that torchrun's environment variables describe; without them, a group of one.
+    """Join the group that torchrun's environment variables describe, or form a group of one.
 
     A process joins once, and leaves the group when it ends.
 
@@ -121,7 +121,7 @@ def join_ranks(device: str = "auto") -> Ranks:
         device: ``cpu``, ``cuda`` (the GPU of the local rank), or ``auto``.
 
     Raises:
-        BadInput: The device is a GPU, and there is no GPU of this local rank.
+        BadInput: The device is a GPU, and this local rank has no GPU.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     place = _device(device, local_rank)
@@ -171,7 +171,7 @@ def meeting_point(rank: int, num_ranks: int) -> Store | None:
     who writes a rank's address into it receives the ranks' data and sends data that is unpickled.
 
     Args:
-        rank: of this process; rank 0 listens.
+        rank: rank of this process; rank 0 listens.
         num_ranks: size of the group; rank 0 waits for all of them.
 
     Returns:

@@ -33,8 +33,8 @@ class Pass:
 
     Attributes:
         batch: input of the model, on the model's device.
-        log2_ns: targets, shape (b, m); any number without a launch.
-        weight: weights of the launches, shape (b, m); 0 without a launch.
+        log2_ns: targets, shape (b, m); any number where there is no launch.
+        weight: weights of the launches, shape (b, m); 0 where there is no launch.
         num_launches: number of launches.
         num_tokens: number of tokens without padding, each counted once.
         flops: floating-point operations of the forward and backward pass; 0 if not counted.
@@ -65,7 +65,7 @@ class StepSource(Protocol):
     """The training data, as a pure function of the step."""
 
     def passes(self, step: int, rank: int, world_size: int) -> StepPasses:
-        """Return the passes of ``rank`` in ``step``, from 1. May be called from another thread."""
+        """Return ``rank``'s passes of ``step``, counted from 1; any thread may call this."""
         ...
 
 

@@ -31,7 +31,7 @@ class Stopping:
         )
 
     def is_over(self, patience: int) -> bool:
-        """Return whether the last ``patience`` validations were no better; False for 0."""
+        """Return whether ``patience`` validations have followed the best one; False for 0."""
         return 0 < patience <= self.num_worse
 
     def to_json(self) -> dict[str, Any]:

@@ -33,9 +33,9 @@ class StoreSource:
 
     Attributes:
         schedule: the packs of each step.
-        targets: of all launches of the store.
-        spec: of the model, to count floating-point operations.
-        device: of the batches.
+        targets: targets of all launches of the store.
+        spec: the model's spec, to count floating-point operations.
+        device: the device of the batches.
     """
 
     schedule: Schedule[Any]

@@ -1,8 +1,8 @@
 """Training on Ray: joins a cluster, places the processes of a training, and polls them.
 
 The trainer's only module that imports Ray. A placement group holds the resources; each process is
-an actor. Ray restarts neither: the driver does (``supervision.py``), so that the user sees it. All
-state of a training is in the run's folder.
+an actor. Ray restarts no process: the driver does (``supervision.py``), so that the user sees every
+restart. All state of a training is in the run's folder.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RayUnreachable(LlmperfError, ValueError):  # noqa: N818  (named for what i
 
 
 def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSummary:
-    """Train over the nodes of a Ray cluster: the job's, that of ``RAY_ADDRESS``, or a local one.
+    """Train on a Ray cluster: the present Ray job's, that of ``RAY_ADDRESS``, or a local one.
 
     Args:
         job: the training. Its paths become absolute; all nodes must see them.
@@ -66,7 +66,7 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
         progress: receives the lines of rank 0, and one for each restart.
 
     Raises:
-        ConfigError: One process must fit the model, or as in ``train``.
+        ConfigError: Only one process can fit the model, or as in ``train``.
         RayUnreachable: There is no cluster at ``RAY_ADDRESS``.
         ClusterTooSmall: The processes could not be placed in time.
         BadInput: As in ``train``, or a node does not see a folder.
@@ -243,7 +243,7 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _of_our_own(num_workers: int) -> contextlib.AbstractContextManager[None]:
-    # Only as many CPUs as are needed, because Ray starts an idle process for each CPU.
+    # Ray gets only as many CPUs as needed, because it starts an idle process for each CPU.
     return own_ray(ray, include_dashboard=False, num_cpus=min(num_workers, os.cpu_count() or 1))
 
 

@@ -24,7 +24,7 @@ from trainer.life.summary import RunSummary
 _POLL_S: Final = 0.2
 _CAUSE_S: Final = 10.0
 """Seconds to wait for the cause after a first failure: processes fail together, and Ray reports the
-death that caused it a moment later."""
+death that caused the failures a moment later."""
 _FIRST_S: Final = 3.0
 """Seconds to wait for rank 0's report of the cause before the report of another process counts."""
 
@@ -77,7 +77,7 @@ StartGroup = Callable[[], AbstractContextManager[Group]]
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The reason for a restart; ``traceback`` if a process failed with a bug and did not die."""
+    """The reason for a restart; ``traceback`` is set if a process met a bug and did not die."""
 
     why: str
     traceback: str | None = None
@@ -98,7 +98,7 @@ def supervised(
         start: places a group.
         max_restarts: restarts in a row without a new checkpoint, after which the training fails.
         progress: receives the lines of rank 0, and one for each restart.
-        asked: event to save the state and end.
+        asked: event; when it is set, the processes save their state and end.
         clock: returns monotonic seconds.
         sleep: waits for seconds.
 

@@ -41,8 +41,8 @@ class Failed:
     """The failure of a process.
 
     Attributes:
-        message: of the error; for a bug the traceback.
-        exit_code: of an LlmperfError; None for other errors.
+        message: the error's message; for a bug the traceback.
+        exit_code: exit code of an LlmperfError; None for other errors.
         is_echo: whether the error only reports the failure of another process.
         error_number: errno of a foreseeable OSError (such as a full disk); None for other errors.
         path: file of that OSError, if known.
@@ -67,7 +67,7 @@ class Report:
     Attributes:
         lines: lines for the user since the last report.
         is_fitting: whether the process is in the fit, which saves its state when it is stopped.
-        outcome: result or failure; None while the process works.
+        outcome: result or failure; None while the training runs.
     """
 
     lines: tuple[str, ...] = ()

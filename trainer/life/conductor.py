@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from trainer.fit.ranks import Ranks
 
 _SIGHT_FILE = ".seen-by-all"
-"""File that rank 0 writes to ``prepared/``; others read it to check that they see its folder."""
+"""File that rank 0 writes to ``prepared/``; others read it to check that they see this folder."""
 
 
 class FirstProcessFailedError(LlmperfError):
-    """The first process of a training ended with an error; the others end with its exit code."""
+    """The first process of a training failed; the others end with the same exit code."""
 
     is_echo = True
 
@@ -84,7 +84,7 @@ class Conductor:
         self.stop.is_fitting = False  # stays true after an error, which has ended the others, too
 
     def end(self, error: BaseException | None = None) -> None:
-        """Broadcast the end of the training and its error, unless the others are fitting."""
+        """Broadcast the end of the training with its error, unless other ranks are fitting."""
         if self.num_processes == 1 or self.stop.is_fitting:
             return
         failure = None
@@ -103,7 +103,7 @@ class Conductor:
 
 
 def follow(ranks: Ranks, fit: Callable[[Path, Ranks], object], stop: Stop) -> None:
-    """Follow rank 0's messages on all other ranks: fit runs until the end of the training.
+    """Follow rank 0's messages on another rank: fit runs until the training ends.
 
     Raises:
         BadInput: A rank does not see the run's folder.
@@ -125,7 +125,7 @@ def follow(ranks: Ranks, fit: Callable[[Path, Ranks], object], stop: Stop) -> No
 
 
 def _agree(ranks: Ranks, folder: Path, problem: str | None) -> None:
-    """Raise BadInput on all ranks if one has a problem with ``folder``."""
+    """Raise BadInput on all ranks if one of them has a problem with ``folder``."""
     problems = [one for one in ranks.gather(problem) if one is not None]
     if problems:
         raise BadInput(

@@ -69,8 +69,8 @@ TOKENS_FOLDER = "tokens"
 READ_BACK_FOLDER = "model"
 
 _ROTARY_DIMS = 64
-"""Rotated dimensions of heads with more dimensions than this, as in the published models; narrower
-heads rotate half as many."""
+"""Number of rotated dimensions of a head, as in the published models. A head that has no more
+dimensions than this rotates half as many."""
 
 PEAK_FLOPS = 989e12
 """Peak FLOP/s of one NVIDIA H100 or H200 in bf16, dense: the reference of MFU."""
@@ -229,13 +229,13 @@ def fit_prepared(
 def blocks_are_compiled(device_type: str, optimiser: OptimiserConfig) -> bool:
     """Return whether a fit compiles the backbone's blocks: on a GPU, except with ZeRO-3.
 
-    ZeRO-3's hooks on the modules inside a block fetch their weights; a compiled block skips hooks.
+    ZeRO-3's hooks fetch the weights of the modules inside a block; a compiled block skips hooks.
     """
     return device_type == "cuda" and optimiser.zero_stage < 3
 
 
 def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) -> RegressorPredictor:
-    """Return the model with a checkpoint's weights; on a GPU saved and loaded, as users load it."""
+    """Return the model with a checkpoint's weights; on a GPU, after saving and loading it."""
     prepared = folder / PREPARED_FOLDER
     model = initial_model(folder, open_token_store(prepared / TOKENS_FOLDER), config)
     load_weights(best, model)

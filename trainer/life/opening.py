@@ -23,9 +23,9 @@ from trainer.run.folder import NAMES, PREPARED_FOLDER, Stage, check_free, has_id
 def opened(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterator[Path]:
     """Create the folder of a run if missing, and lock it while the block runs.
 
-    With ``overwrite``, another run or a published one in the folder is removed. An unpublished run
+    With ``overwrite``, another run or a published run in the folder is removed. An unpublished run
     of the same identity stays, so that it is resumed. If the block fails before anything was
-    prepared, its files are removed.
+    prepared, the files in the folder are removed.
 
     Raises:
         OutputTaken: The folder holds something other than a run (``RunExists``: another run, or

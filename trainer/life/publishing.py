@@ -23,7 +23,7 @@ from trainer.run.folder import (
 )
 
 _LEFT_OUT = frozenset({CHECKPOINTS_FOLDER, PREPARED_FOLDER})
-"""Folders that only the fit needs; a published run does not."""
+"""Folders that only the fit needs; a published run does not need them."""
 
 
 @contextmanager

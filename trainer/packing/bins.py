@@ -1,8 +1,9 @@
-"""Bin packing of groups: the oldest group opens a pack, the largest groups that fit fill it.
+"""Bin packing of groups: the first waiting group opens a pack, the largest that fit fill it.
 
-The last group of a pack may be split. Owns the search only: ``groups.py`` makes the groups and
-``plan.py`` makes steps of packs. The search looks at a window of the oldest groups, sorted by
-tokens and by prefix, so that its cost grows with n log(window).
+A group waits until it is in a pack. The last group of a pack may be split. Owns the search only:
+``groups.py`` makes the groups and ``plan.py`` makes steps of packs. The search looks at a window of
+the first waiting groups. The window is sorted by tokens and by prefix, so that the cost of the
+search grows with n log(window).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ of useful tokens (no padding, no repeated prefix) in packs of 2,048 tokens is 87
 and 99.4 % (lengths of an H200 corpus)."""
 
 _LOOKS = 32
-"""Most groups skipped because the step has their kernel already; then one of them is taken."""
+"""Maximum number of groups skipped because their kernel is near; then one of them is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +32,8 @@ class Bins:
 
     Attributes:
         lengths: ascending; a pack has the shortest length that holds its first group whole.
-        apart: length to a number of packs: a kernel should come once only in so many consecutive
-            packs of that length.
+        apart: maps a length to a number of packs: a kernel should come only once in that many
+            consecutive packs of the length.
         window: number of groups in the search window.
     """
 
@@ -48,7 +49,7 @@ def fill_bins(groups: Groups, launches: Launches, bins: Bins) -> Packs:
     pack, and its other launches come in a later pack, with a copy of the prefix.
 
     Args:
-        groups: none longer than the longest length.
+        groups: the groups; none is longer than the longest length.
         launches: the launches of the groups.
         bins: lengths and rules.
 
@@ -76,7 +77,7 @@ def fill_bins(groups: Groups, launches: Launches, bins: Bins) -> Packs:
 
 
 class _Packer:
-    """The state of the search. It uses lists, because NumPy is slow at access to single numbers."""
+    """The state of the search, in lists, because NumPy is slow at access to single numbers."""
 
     def __init__(self, groups: Groups, launches: Launches, bins: Bins) -> None:
         self._bins = bins
@@ -133,7 +134,7 @@ class _Packer:
         return last is not None and self._num_packs[length] - last < self._bins.apart[length]
 
     def _first(self) -> int:
-        """Return the oldest group whose kernel is not near (``_is_near``), else the oldest one."""
+        """Return the first waiting group, preferably one whose kernel is not near."""
         while not self._waits[self._oldest]:
             self._oldest += 1
         waiting = (group for group in range(self._oldest, self._entered) if self._waits[group])
@@ -148,7 +149,7 @@ class _Packer:
         return self._choose(reversed(self._by_size[:index]), held, length)
 
     def _to_cut(self, capacity: int, held: set[int], length: int) -> int | None:
-        """Return the group with the shortest prefix of those whose first launch fits."""
+        """Return the group with the shortest prefix among the groups whose first launch fits."""
         index = bisect_left(self._by_prefix, (capacity, 0))
         fitting = (one for one in self._by_prefix[:index] if self._fitting(one[1], capacity))
         return self._choose(fitting, held, length)

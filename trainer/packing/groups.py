@@ -44,7 +44,7 @@ class Groups:
     """The q groups in the order in which they are packed.
 
     Attributes:
-        kernel: of each group, shape (q,).
+        kernel: kernel of each group, shape (q,).
         start: where each group's launches begin in ``launch``, shape (q,).
         stop: where they end in ``launch``, shape (q,).
         launch: positions in ``Launches``, each once, shape (n,).
@@ -87,15 +87,15 @@ def shuffled_groups(
 ) -> Groups:
     """Shuffle each kernel's launches, divide them into equal groups, and shuffle the groups.
 
-    The q groups of a kernel lie 1/q of the epoch apart and begin at a random place. So neighbours
-    are of different kernels as far as the data allow it.
+    The q groups of a kernel lie 1/q of the epoch apart and begin at a random place. So
+    neighbouring groups are of different kernels as far as the data allow it.
 
     Args:
         launches: the launches to divide.
-        most: most launches of a group.
+        most: maximum number of launches of a group.
         longest: length of the longest pack in tokens; no group is longer.
-        seed: of the run.
-        epoch: from 0.
+        seed: the run's seed.
+        epoch: number of the epoch, from 0.
     """
     key = random_keys(seed, epoch, _LAUNCHES, launches.kernel, _place_in_kernel(launches.kernel))
     order = np.lexsort((key, launches.kernel))
@@ -140,7 +140,7 @@ def full_groups(launches: Launches, *, longest: int) -> Groups:
 
 
 def most_by_kernel(launches: Launches, *, most: int, longest: int) -> Indices:
-    """Return the most launches of a group of each kernel, at least 1, shape (g,)."""
+    """Return each kernel's maximum number of launches in a group, at least 1, shape (g,)."""
     longest_suffix = np.ones(len(launches.prefix), dtype=np.int64)
     np.maximum.at(longest_suffix, launches.kernel, launches.suffix)
     fitting = (longest - launches.prefix) // longest_suffix
@@ -162,7 +162,7 @@ def _dealt(launches: Launches, order: Indices, *, most: int, longest: int) -> Gr
 
 
 def _place_in_kernel(kernel: Indices) -> Indices:
-    """Return for each element how many equal ones come before it, shape of ``kernel``."""
+    """Return for each element how many equal elements precede it, shape of ``kernel``."""
     order = np.argsort(kernel, kind="stable")
     place = np.empty_like(kernel)
     count = np.bincount(kernel) if len(kernel) else np.zeros(0, dtype=np.int64)

@@ -24,12 +24,12 @@ def pack_batch(packs: Packs, tokens: Tokens, *, num_launches: int | None = None)
     Args:
         packs: b packs, at least one, all of one length t.
         tokens: the tokens of their launches.
-        num_launches: most launches of a pack (m of the batch); None takes the largest number that
-            one of ``packs`` has.
+        num_launches: maximum number of launches of a pack (m of the batch); None takes the largest
+            number that one of ``packs`` has.
 
     Raises:
-        ValueError: The packs differ in length, there is none, or one has too many launches or
-            tokens.
+        ValueError: The packs differ in length, there is no pack, or a pack has too many launches
+            or tokens.
     """
     if len(packs) == 0 or np.any(packs.length != packs.length[0]):
         raise ValueError("a batch has packs of one length, at least one")
@@ -103,7 +103,7 @@ class _Segments:
         self.place = begin[:-1] - begin[first_segment[self.pack]]
 
     def per_token(self, amount: Indices) -> Indices:
-        """Repeat each segment's number for each of its tokens."""
+        """Repeat each segment's number for each token of the segment."""
         return np.repeat(amount, self.count)
 
     def texts(self, tokens: Tokens) -> tuple[Indices, npt.NDArray[np.float64]]:

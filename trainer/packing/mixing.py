@@ -9,17 +9,17 @@ import numpy as np
 from trainer.packing.packs import Indices, Packs
 
 MIN_KERNELS = 16
-"""Fewest kernels of a step: a gradient from fewer kernels does not represent the others."""
+"""Minimum number of kernels of a step: fewer kernels would not represent the others."""
 
 _PARTNERS = 32
-"""Number of steps, those with most kernels, that a step with too few may exchange packs with."""
+"""A step with too few kernels may exchange packs with this many steps, those with most kernels."""
 
 
 def mixed_steps(packs: Packs, steps: Sequence[Indices], least: int) -> list[Indices]:
     """Exchange packs between steps until each has ``least`` kernels; some may keep fewer.
 
-    Needed because bin packing uses up the small groups first: the last steps of an epoch may have a
-    few long kernels only.
+    This is needed because bin packing uses up the small groups first, so that the last steps of an
+    epoch may have only a few long kernels.
 
     Args:
         packs: all packs.
@@ -45,7 +45,7 @@ def mixed_steps(packs: Packs, steps: Sequence[Indices], least: int) -> list[Indi
 def _exchange(
     kernels: Sequence[frozenset[int]], poor: list[int], rich: list[int], least: int
 ) -> bool:
-    """Swap the poor step's pack with fewest kernels for the rich step's with most, if it helps."""
+    """Swap the poor step's pack of fewest kernels for the rich step's of most, if this helps."""
     given = min(poor, key=lambda pack: (len(kernels[pack]), pack))
     taken = max(rich, key=lambda pack: (len(kernels[pack]), -pack))
     new_poor = [taken if pack == given else pack for pack in poor]

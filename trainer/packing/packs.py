@@ -1,7 +1,7 @@
 """Packs as index arrays: which launches share a sequence.
 
-Owns the record, and selection and concatenation of packs. ``bins.py`` chooses the launches of a
-pack, and ``layout.py`` makes arrays of token ids.
+Owns the record of packs, their selection and their concatenation. ``bins.py`` chooses the launches
+of a pack, and ``layout.py`` makes arrays of token ids.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from trainer.packing.packs import Indices, Packs, starts_of
 from trainer.regressor_config import PackingConfig
 
 _LAUNCHES_MULTIPLE = 8
-"""The most launches of a pack are rounded up to a multiple of this: even matrices for the head."""
+"""The maximum number of launches of a pack is rounded up to a multiple of this, so that the head
+computes with matrices of even sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,8 @@ class PackShape:
     """The shape of all batches of one pack length in a run.
 
     Attributes:
-        packs_per_step: most packs of a step.
-        launches: most launches of a pack.
+        packs_per_step: maximum number of packs of a step.
+        launches: maximum number of launches of a pack.
     """
 
     packs_per_step: int
@@ -73,8 +74,8 @@ def plan_epoch(launches: Launches, config: PackingConfig, *, seed: int, epoch: i
     Args:
         launches: the launches of the train part; each comes once.
         config: lengths and sizes.
-        seed: of the run.
-        epoch: from 0.
+        seed: the run's seed.
+        epoch: number of the epoch, from 0.
     """
     longest = config.lengths[-1]
     groups = shuffled_groups(
@@ -95,14 +96,14 @@ def plan_epoch(launches: Launches, config: PackingConfig, *, seed: int, epoch: i
 
 
 def validation_packs(launches: Launches, config: PackingConfig) -> Packs:
-    """Return packs of training's shapes with the launches in the order of kernels and rows."""
+    """Return packs of the training's shapes, with the launches in the order of kernels and rows."""
     longest = config.lengths[-1]
     groups = fixed_groups(launches, most=config.configs_per_kernel, longest=longest)
     return _pack(groups, launches, config.lengths)
 
 
 def packs_for(tokens: Tokens, rows: Indices, config: PackingConfig) -> Packs:
-    """Return few packs of any launches, for prediction; as many launches as fit share a prefix.
+    """Pack any launches into few packs, for prediction; as many launches as fit share a prefix.
 
     The launches are packed to the longest length. Then each pack gets the shortest length that
     holds it.
@@ -135,8 +136,8 @@ def pack_shapes(launches: Launches, config: PackingConfig) -> Mapping[int, PackS
         most_by_kernel(launches, most=config.configs_per_kernel, longest=config.lengths[-1]),
         np.bincount(launches.kernel, minlength=len(launches.prefix)),
     )
-    # Upper bound of the launches in a pack: the whole pack is filled with the kernel that has most
-    # launches per token. A group that was split has fewer launches per token than a whole one.
+    # Upper bound of the launches in a pack: the whole pack is filled with the kernel that has the
+    # most launches per token. A group that was split has fewer launches per token than a whole one.
     most_tokens = launches.prefix + most * shortest
     shapes = {}
     for length, packs in _packs_per_step(launches, config).items():
@@ -153,7 +154,7 @@ def _pack(groups: Groups, launches: Launches, lengths: tuple[int, ...]) -> Packs
 
 
 def _packs_per_step(launches: Launches, config: PackingConfig) -> dict[int, int]:
-    """Return the most packs of a step by length; a small dataset may not fill a step."""
+    """Return the maximum number of packs of a step by length; small data may not fill a step."""
     most = most_by_kernel(launches, most=config.configs_per_kernel, longest=config.lengths[-1])
     num_launches = np.bincount(launches.kernel, minlength=len(launches.prefix))
     prefixes = int(np.sum(-(-num_launches // most) * launches.prefix))

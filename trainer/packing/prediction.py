@@ -20,7 +20,7 @@ from trainer.packing.ranks import packs_per_pass, rank_passes
 from trainer.regressor_config import PackingConfig
 
 _LAUNCHES_MULTIPLE = 64
-"""The most launches of a pack are rounded up to a multiple of this: fewer shapes to compile."""
+"""A pack's maximum number of launches is rounded up to a multiple of this: fewer compilations."""
 
 
 def pack_batches_for(tokens: Tokens, rows: Indices, config: PackingConfig) -> Iterator[PackBatch]:

@@ -20,7 +20,7 @@ from trainer.packing.plan import EpochPlan
 from trainer.regressor_config import PackingConfig
 
 MAX_BUCKETS = 4
-"""Most different lengths of padded prefixes; the model is compiled once for each length."""
+"""Maximum number of lengths of padded prefixes; the model is compiled once for each length."""
 
 _PREFIX_MULTIPLE = 32
 _SUFFIX_MULTIPLE = 8
@@ -32,7 +32,7 @@ class QueryShape:
 
     Attributes:
         prefix_lengths: lengths of padded prefixes in tokens, ascending, at most ``MAX_BUCKETS``.
-        launches: most launches of a kernel in a batch.
+        launches: maximum number of launches of a kernel in a batch.
         suffix: length of padded suffixes in tokens.
     """
 
@@ -41,14 +41,14 @@ class QueryShape:
     suffix: int
 
     def kernels_per_pass(self, length: int, config: PackingConfig) -> int:
-        """Return the most kernels with prefixes of ``length`` tokens in a forward pass."""
+        """Return how many kernels with prefixes of ``length`` tokens fit into a forward pass."""
         return max(1, config.tokens_per_pass // (length + self.launches * self.suffix))
 
 
 def query_shape(launches: Launches, config: PackingConfig) -> QueryShape:
     """Return the shape for the launches of a run (train and validation) or of a prediction.
 
-    Its ``prefix_lengths`` are those with the least padding.
+    The shape's ``prefix_lengths`` are the lengths that need the least padding.
     """
     groups = _fixed(launches, config)
     longest_suffix = int(np.max(launches.suffix, initial=1))
@@ -64,14 +64,14 @@ def plan_query_epoch(
 ) -> EpochPlan:
     """Divide the launches of one epoch into steps of about ``tokens_per_step`` tokens.
 
-    Tokens of prefixes and suffixes count, padding does not.
+    Tokens of prefixes and suffixes count; padding does not count.
 
     Args:
         launches: the launches of the train part; each comes once.
-        shape: of the run.
+        shape: the run's shape.
         config: ``configs_per_kernel`` and ``tokens_per_step``.
-        seed: of the run.
-        epoch: from 0.
+        seed: the run's seed.
+        epoch: number of the epoch, from 0.
     """
     groups = shuffled_groups(
         launches,
@@ -129,7 +129,7 @@ def query_batch(packs: Packs, tokens: Tokens, shape: QueryShape) -> QueryBatch:
         shape: capacity for k launches of s tokens.
 
     Raises:
-        ValueError: The packs differ in length, there is none, or a pack exceeds ``shape``.
+        ValueError: The packs differ in length, there is no pack, or a pack exceeds ``shape``.
     """
     if len(packs) == 0 or np.any(packs.length != packs.length[0]):
         raise ValueError("a batch has packs of one length, at least one")

@@ -13,7 +13,7 @@ from trainer.packing.packs import Packs, empty_packs, joined
 
 
 def packs_per_pass(num_packs: int, most: int, world_size: int) -> int:
-    """Return the packs in a forward pass when few passes share ``num_packs`` evenly.
+    """Return the packs of a forward pass; as few passes as possible share ``num_packs`` evenly.
 
     >>> packs_per_pass(num_packs=16, most=16, world_size=2), packs_per_pass(16, 6, 1)
     (8, 6)
@@ -37,7 +37,7 @@ def rank_passes(
 
     Args:
         packs: the packs of a step.
-        rank: of the process, from 0.
+        rank: rank of the process, from 0.
         world_size: number of processes.
         per_pass: packs of a forward pass, by length.
     """

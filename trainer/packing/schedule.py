@@ -79,7 +79,7 @@ class Schedule(Generic[Batch]):
         return self._plan_of(epoch).step(index)
 
     def passes(self, step: int, *, rank: int = 0, world_size: int = 1) -> tuple[Packs, ...]:
-        """Return one process's forward passes of a step; number and shapes are equal on each."""
+        """Return one process's forward passes of a step; number and shapes are equal on all."""
         return self._passes(self.step_packs(step), rank, world_size)
 
     def validation_passes(self, *, rank: int = 0, world_size: int = 1) -> tuple[Packs, ...]:
@@ -122,7 +122,7 @@ def pack_schedule(
         train: rows of the train part, at least one.
         validation: rows of the validation part; may be empty.
         config: lengths and sizes.
-        seed: of the run.
+        seed: the run's seed.
 
     Raises:
         BadInput: A launch does not fit into the longest pack, or ``train`` is empty.

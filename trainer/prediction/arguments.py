@@ -19,7 +19,7 @@ from trainer.errors import BadInput
 Value = int | float | str
 
 MOST_ELEMENTS = 2**48
-"""Most elements of an argument: more than any device holds, and far from an overflow of int64."""
+"""Maximum elements of an argument: more than any device holds, but far from int64's overflow."""
 
 
 def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int, int | float]:

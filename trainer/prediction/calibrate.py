@@ -41,7 +41,7 @@ class CalibrationSummary:
 
     Attributes:
         folder: the run that the factors were written to.
-        factors: of the measured kernels.
+        factors: factors of the measured kernels.
         names: kernel id to name.
         num_launches: number of launches used.
         num_left_out: number of rows with several launches per reading or with an unknown device
@@ -88,8 +88,8 @@ def calibrate_run(
     Args:
         run: the trained run.
         data: a dataset with measured launches.
-        launches: most launches to use of each kernel, chosen by the hash of their ids; None uses
-            all. ``evaluate`` can score the launches that are not used.
+        launches: maximum number of launches to use of each kernel, chosen by the hash of their
+            ids; None uses all. ``evaluate`` can score the launches that are not used.
 
     Raises:
         BadInput: No row can be used, or the run does not store how its errors vary by kernel.
@@ -126,9 +126,9 @@ def factor_of(
     Args:
         run: the trained run.
         data: a dataset with measured launches of the kernel.
-        kernel_id: of the kernel.
-        name: of the kernel; name and ``source`` also match a kernel built with other options.
-        source: of the kernel.
+        kernel_id: the kernel's id.
+        name: the kernel's name; name and ``source`` also match a kernel built with other options.
+        source: the kernel's source.
         device: the device class.
 
     Raises:

@@ -46,7 +46,7 @@ _NOISES = np.geomspace(0.02, 1.28, 13)
 _DEGREES_OF_FREEDOM = 3.0
 _EM_STEPS = 60
 _FIT_LAUNCHES = 16
-"""Most launches of a kernel for the prior: a kernel's factor needs no more."""
+"""Maximum launches of a kernel that the prior uses: a kernel's factor needs no more."""
 _ANY_FACTOR = 1.0
 """Weight of a uniform prior on the mixture's weights, in families: five well predicted families do
 not prove that the sixth is well predicted."""
@@ -99,10 +99,10 @@ def fit_few_shot(launches: Launches, *, level: float, source: str, seed: int = 0
     """Fit the prior, the noise and the bands on kernels that were not fitted.
 
     Args:
-        launches: of the calibration part.
+        launches: the launches of the calibration part.
         level: wanted coverage.
         source: name of the parts, stored in the record.
-        seed: of the random choice of measured launches.
+        seed: seed of the random choice of measured launches.
 
     Raises:
         BadInput: No kernel has two launches.
@@ -188,7 +188,7 @@ def _parts() -> Floats:
 
 
 def _prior(weights: Floats) -> Floats:
-    # The constant keeps factors possible that are unlike all of the calibration part.
+    # The constant keeps factors possible that are unlike all factors of the calibration part.
     return np.asarray(weights @ _parts() + 1e-12)
 
 
@@ -269,7 +269,7 @@ def few_shot_of_predictions(
     is added, although errors are smaller there because that part selected the model.
 
     Args:
-        predictions: schema ``PREDICTIONS``.
+        predictions: a table of schema ``PREDICTIONS``.
         model: name of the model in ``predictions``.
         floors_ns: device class to the time of an empty launch, 0 if unknown.
         level: wanted coverage.

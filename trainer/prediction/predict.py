@@ -37,7 +37,7 @@ __all__ = ["BadInput", "PredictRequest", "predict", "predict_many"]
 _LOCAL_ITEMS = "log2_local_items"
 
 _MOST_LAUNCHES = 8192
-"""Most launches in one call of a model, to bound memory and to report progress."""
+"""Maximum launches in one call of a model, to bound memory and to report progress."""
 
 _CUT = (
     "the kernel's source is longer than the model's context, so the model read a part of it: "
@@ -84,7 +84,7 @@ def predict_many(
 
     Args:
         run: the trained run.
-        requests: of one kernel and one device.
+        requests: requests for one kernel and one device.
         progress: receives a line every few seconds.
 
     Raises:

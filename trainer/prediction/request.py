@@ -30,14 +30,14 @@ from trainer.run.loaded import LoadedRun
 from trainer.run.shipped import shipped_run
 
 _MOST_DIVISORS = 12
-"""Most divisors of a dimension in 2-D and 3-D for which all are compared, else powers of two."""
+"""In 2-D and 3-D, a dimension with more divisors than this is compared at powers of two."""
 
 MAX_WORK_ITEMS = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedLaunches:
-    """The counted work of launches, in their order (None: not counted), and why some has none."""
+    """The counted work of launches, in their order (None: not counted), and why some have none."""
 
     work: Sequence[Work | None]
     why: str = ""
@@ -49,16 +49,16 @@ class PredictRequest:
 
     Attributes:
         kernel: name of the kernel.
-        signature: of the kernel.
+        signature: signature of the kernel.
         global_size: work-items by dimension, 1 to 3 dimensions.
         local_size: work-items of a work-group by dimension.
         filler: completes the arguments of a launch.
-        device: device class; None takes the run's only one.
+        device: device class; None takes the run's only device class.
         sweep: also return the times of all legal local sizes.
         name: name of the launch in messages; empty if there is only one launch.
         compare: also predict the other local sizes, to find the best one; ``sweep`` implies it.
         kernel_id: part of the launches' ids.
-        source: for models that read text.
+        source: the kernel's source, for models that read text.
         build_options: the compiler's options, such as ``-D`` macros.
         dense: memory that the kernel certainly accesses; the access time is a lower bound of the
             prediction.
@@ -106,14 +106,15 @@ def check_sizes(
     """Check that the NDRange can be launched.
 
     Args:
-        kernel: its name.
-        signature: of the kernel.
+        kernel: name of the kernel.
+        signature: signature of the kernel.
         total: global size.
         local: local size.
         device: record of the device, with its limits.
 
     Raises:
-        BadInput: It cannot; the message names the limit and, if there is one, a legal size.
+        BadInput: The NDRange cannot be launched; the message names the limit and, if there is one,
+            a legal size.
     """
     if not 1 <= len(total) <= 3:
         raise BadInput(f"--global-size {_text(total)}: give 1 to 3 sizes")
@@ -232,7 +233,7 @@ def _candidates(items: int, dims: int, *, at_most: int) -> list[int]:
 
 
 def device_of(run: LoadedRun, name: str | None) -> Device:
-    """Return the record of a device class that the run knows; None means its only one.
+    """Return the record of a device class of the run; None takes the run's only device class.
 
     Raises:
         BadInput: The run does not know the device class.

@@ -11,7 +11,7 @@ Owns both parts. All launches of a kernel on a device class share the prefix::
     kernel void scale(global float *a, int n) {
     ...
 
-The suffix has one line for each quantity. A blank stands before each digit, so that also a
+The suffix has one line for each quantity. A blank stands before each digit, so that even a
 tokenizer made for prose gives each digit a token of its own::
 
     global 1 0 2 4

@@ -34,10 +34,10 @@ FILE = "prompt.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """The tokens of the k launches that were kept of n.
+    """The tokens of the k launches that were kept out of n launches.
 
     Attributes:
-        tokens: of the k launches; a group is a kernel on a device class with a kept launch.
+        tokens: tokens of the k launches; a group is a kernel on a device class, with kept launches.
         kept: positions of the kept launches among the n rows, ascending, shape (k,).
         is_cut: whether the source of the launch's kernel was cut, shape (k,).
         num_truncated: number of groups whose source was cut.
@@ -57,7 +57,7 @@ class Encoder:
 
     Attributes:
         config: form of the prompt, context, treatment of longer prompts.
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         slots: names of the model's slots of numeric tokens.
     """
 
@@ -114,7 +114,7 @@ class Encoder:
     def _prefixes(
         self, kernels: Sequence[KernelText], *, keeps_all: bool
     ) -> list[tuple[Ids, bool]]:
-        """Return each kernel's prefix and whether it was cut; an empty prefix: it cannot fit."""
+        """Return each kernel's prefix and whether it was cut; a prefix that cannot fit is empty."""
         parts = [_prefix_parts(kernel, self.config) for kernel in kernels]
         texts = ["".join(part) for part in parts]
         short = [

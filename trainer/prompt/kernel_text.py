@@ -56,7 +56,7 @@ class KernelText:
     """One kernel on one device class.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         device_class: slug; empty where unknown.
         source: the source given to the compiler.
         macros: the compiler's ``-D`` options, ``NAME`` or ``NAME=VALUE``, in their order.

@@ -1,4 +1,4 @@
-"""Sizes and arguments of many launches as flat arrays; suffixes of every form are made of them.
+"""Sizes and arguments of many launches as flat arrays; suffixes of every form contain them.
 
 Owns the conversion of ``Rows.samples``. Training and prediction use the same conversion, so that
 both give the same tokens.
@@ -28,14 +28,14 @@ class LaunchNumbers:
 
     Attributes:
         dims: dimensions of the NDRange, shape (n,).
-        global_size: shape (n, 3), 1 beyond the NDRange's dimensions.
-        local_size: shape (n, 3), 1 beyond the NDRange's dimensions.
+        global_size: global sizes, shape (n, 3), 1 beyond the NDRange's dimensions.
+        local_size: local sizes, shape (n, 3), 1 beyond the NDRange's dimensions.
         argument_start: first argument of each launch, then m, shape (n + 1,).
         position: position of each argument, shape (m,).
         amount: elements of a buffer or value of a scalar, finite, shape (m,).
         is_buffer: whether ``amount`` counts elements, shape (m,).
-        limit: bound that the integers of a buffer are below, if they steer the kernel; NaN for
-            all other arguments, shape (m,).
+        limit: number that all integers of a buffer are below, if the integers steer the kernel;
+            NaN for all other arguments, shape (m,).
     """
 
     dims: Codes

@@ -1,14 +1,15 @@
-"""Launches as numeric tokens: one token for each number, with the slot as id and the number beside.
+"""Launches as numeric tokens: each number is one token, and the token's id encodes its slot.
 
-Owns the table of slots and the conversion of launches; the id of a token is -1 - slot
-(``trainer.data.tokens``). A model stores the names of its slots beside its weights. A later release
-may append slots; tokens of slots that a model does not have are left out.
+Owns the table of slots and the conversion of launches; the id of a token is -1 - slot, and its
+number is stored beside it (``trainer.data.tokens``). A model stores the names of its slots beside
+its weights. A later release may append slots; tokens of slots that a model does not have are left
+out.
 
 The tokens of a launch, in their order:
 
 1. for each dimension of the NDRange the global size, the local size and the number of work-groups;
 2. for each argument its elements or its value, then, for a buffer whose integers steer the kernel,
-   the bound that they are below;
+   the number that these integers are below;
 3. for an NDRange of more than one dimension the work-items of a work-group and all work-groups;
 4. all work-items. This token is always there and always last: the model's state is read at it.
 """
@@ -38,7 +39,7 @@ SLOTS: tuple[str, ...] = (
     *(f"argument_limit_{position}" for position in range(MAX_ARGUMENTS)),
 )
 """Names of the slots. Sizes are in work-items or work-groups. ``argument_*``: elements of a buffer
-or value of a scalar; ``argument_limit_*``: bound that the integers of a buffer are below."""
+or value of a scalar; ``argument_limit_*``: number that all integers of a buffer are below."""
 
 NUM_SLOTS = len(SLOTS)
 

@@ -34,7 +34,7 @@ class Piece:
     """A top-level item of a source, with its line end.
 
     Attributes:
-        text: as in the source.
+        text: text of the piece, as in the source.
         names: the names that it defines or declares.
     """
 

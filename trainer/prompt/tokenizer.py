@@ -26,16 +26,16 @@ MIN_VOCABULARY = 257
 """Tokens of the smallest vocabulary: padding and the 256 bytes."""
 
 LONGEST_TRAINING_TEXT = 32_768
-"""Most characters of one text that a tokenizer is trained on. Longer sources (1.6 % of 6,292
+"""Maximum characters of one text that a tokenizer is trained on. Longer sources (1.6 % of 6,292
 collected ones, up to 1.2 million characters of generated, unrolled code) would dominate the merges,
 and prompts are cut far below this length."""
 
 _PATTERN = r" ?[\p{L}_]+| ?\p{N}| ?[^\s\p{L}\p{N}_]+\n?|\s+(?!\S)|\s+"
 """GPT-2's pattern, adapted to code: names keep their underscores, each digit is a piece of its own,
-a line end belongs to the punctuation before it."""
+and a line end belongs to the punctuation before it."""
 
 _BATCH = 4096
-"""Texts in one call of the library, to bound memory: it returns some KB for each text."""
+"""Texts in one call of the library, to bound memory: the library returns some KB for each text."""
 
 
 class TextTokenizer:
@@ -87,7 +87,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
 
     Args:
         texts: texts of the training kernels; duplicates count once.
-        vocabulary: most tokens, at least ``MIN_VOCABULARY``; few texts give fewer tokens.
+        vocabulary: maximum tokens, at least ``MIN_VOCABULARY``; few texts give fewer tokens.
 
     Raises:
         MissingExtra: ``tokenizers`` is not installed.

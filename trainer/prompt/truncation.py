@@ -35,12 +35,12 @@ GAP = "\n...\n"
 """Text that replaces the middle of a kernel's body."""
 
 CHARACTERS_PER_TOKEN = 8
-"""A text with more characters for each available token is too long; it is not tokenised. Tokens of
-code have 3 to 4 characters on average. Generated sources can have megabytes."""
+"""A text with more characters than this for each available token is too long and is not tokenised.
+Tokens of code have 3 to 4 characters on average. Generated sources can have megabytes."""
 
 
 def is_hopeless(text: str, max_tokens: int) -> bool:
-    """Return whether a text is too long by its characters, so that it need not be tokenised."""
+    """Return whether a text counts as too long by its number of characters alone."""
     return len(text) > CHARACTERS_PER_TOKEN * max_tokens
 
 
@@ -50,7 +50,7 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
     Args:
         source: OpenCL C text that has too many tokens.
         kernel: name of its kernel.
-        max_tokens: most tokens of the result.
+        max_tokens: maximum number of tokens of the result.
         tokenize: maps texts to their token ids.
     """
     text = plain_source(source)

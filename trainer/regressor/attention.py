@@ -71,7 +71,7 @@ def _spans(
     """Return for each token where its kernel begins, its prefix ends, its own segment begins.
 
     All have shape (b, t) and type int32. FlexAttention evaluates the rule for each pair of most
-    blocks; with bounds that depend on the query only, it loads nothing by key.
+    blocks; because the bounds depend on the query only, it loads nothing for the key.
     """
     place = torch.arange(kernel.shape[1], device=kernel.device).expand_as(kernel)
     before_kernel = functional.pad(kernel[:, :-1], (1, 0), value=-2)
@@ -123,7 +123,7 @@ def pack_mask(
     Args:
         kernel: kernel of each token, shape (b, t); -1 in padding.
         suffix: 0 in a prefix, else the suffix's number within its pack, shape (b, t).
-        dtype: of the attention; float64 has the dense form only.
+        dtype: type of the attention; float64 has the dense form only.
         dense: take the dense form also on a GPU.
     """
     if dense or kernel.device.type != "cuda" or dtype == torch.float64:

@@ -151,7 +151,7 @@ def to_torch(batch: PackBatch, features: Floats, offset: Floats, device: Device)
         batch: b packs; ``row`` indexes ``features`` and ``offset``.
         features: launch features of all rows, shape (n, f).
         offset: offsets of all rows in log2(ns), shape (n,).
-        device: of the tensors.
+        device: device of the tensors.
     """
     present = batch.row >= 0
     return TorchBatch(

@@ -12,7 +12,7 @@ from trainer.regressor.precise import widen
 from trainer.regressor.prefix_cache import PrefixCache
 
 CHUNK_TOKENS = 512
-"""Tokens of suffixes in one pass on a CPU, so few that they stay in its caches: 1,000 launches of
+"""Tokens of suffixes in one pass on a CPU, few enough for the CPU's caches: 1,000 launches of
 ``tiny`` took 0.30 s of one core with 512, 0.35 s with 1,024 and 0.46 s with 4,096."""
 GPU_CHUNK_TOKENS = 1024
 """Tokens of suffixes in one pass on a GPU, where every pass has a whole chunk, even for one launch.

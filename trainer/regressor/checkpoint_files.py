@@ -25,11 +25,11 @@ SAFETENSORS_FILE = "model.safetensors"
 BIN_FILE = "pytorch_model.bin"
 
 MOST_HEADER_BYTES = 8 * 2**20
-"""Most bytes of a safetensors header; a tensor takes some 100. The library would accept 100 MB,
-which it needs 24 s and 2.8 GiB to parse."""
+"""Maximum bytes of a safetensors header; a tensor takes about 100. The library would accept 100 MB
+and would need 24 s and 2.8 GiB to parse them."""
 
 _MOST_NAMED = 5
-"""Most missing tensors that a message names."""
+"""Maximum number of missing tensors that a message names."""
 
 Rename = Callable[[str], str | None]
 """Maps a checkpoint's tensor name to ours; None for a tensor that is not needed."""

@@ -1,8 +1,8 @@
 """Floating-point operations that a batch needs: the numerator of MFU.
 
 Counts each token once and attention by unmasked pairs (the definition of MFU in
-benchmarks/RESULTS.md), in the blocks only: embedding, norms, head and padding do not count, so that
-MFU is not overstated. A training step costs three forward passes; with adapters it costs two,
+benchmarks/RESULTS.md). Only the blocks count. Embedding, norms, head and padding do not count, so
+that MFU is not overstated. A training step costs three forward passes; with adapters it costs two,
 because the frozen weights need no gradient.
 """
 

@@ -31,7 +31,7 @@ FEATURE_LIMIT = 6.0
 """Limit of standardised features, in standard deviations, so that an outlier does not dominate."""
 
 _LOG_SPREAD_LIMIT = 6.0
-"""Limit of the spread's logarithm: exp(-6) to exp(6) times the target's scale, positive, finite."""
+"""Limit of the spread's logarithm: the spread is exp(-6) to exp(6) times the target's scale."""
 
 _LOG2_NS_PER_US = math.log2(1000.0)
 _LEAST_SCALE = 1e-3
@@ -142,8 +142,8 @@ class Head(nn.Module):
 class SoftplusHead(nn.Module):
     """The paper's head: log2(us) = softplus(linear(state)), without features and offset.
 
-    It cannot predict less than 1 us. The spread is not in the paper: it is a second output whose
-    gradient does not reach the backbone, so that the time is fitted as in the paper.
+    This head cannot predict less than 1 us. The spread is not in the paper. It is a second output
+    whose gradient does not reach the backbone, so that the time is fitted as in the paper.
 
     Source: LLMPerf, arXiv 2503.11244.
 

@@ -24,7 +24,7 @@ def predict(model: Regressor, batches: Iterable[AnyBatch]) -> tuple[Floats, Floa
     (training or evaluation) is restored.
 
     Args:
-        model: on the batches' device.
+        model: the regressor, on the batches' device.
         batches: consumed one at a time, so that a generator keeps one batch on the device.
     """
     training = model.training

@@ -144,8 +144,8 @@ def build_regressor(spec: RegressorSpec, *, seed: int = 0) -> Regressor:
     """Build a regressor with random weights, in float32 on the CPU.
 
     Args:
-        spec: of the regressor.
-        seed: of the weights; the state of torch's global generator does not change.
+        spec: spec of the regressor.
+        seed: seed of the weights; the state of torch's global generator does not change.
 
     Raises:
         BadInput: The backbone's config is unusable, or too small for the vocabulary or context.

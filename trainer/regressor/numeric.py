@@ -1,8 +1,8 @@
 """Embedding of numeric tokens from their slot, magnitude, sign and remainders.
 
 Run time depends mostly on the logarithm of a size, and also on its remainders by the widths of a
-warp (32) and of a tile (128). Text would need several tokens for the former and does not show the
-latter.
+warp (32) and of a tile (128). Text would need several tokens for the logarithm and does not show
+the remainders.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class ParameterGroup(TypedDict):
         name: part of the model and decay, such as ``backbone.decay``.
         params: the weights, in the model's order.
         lr: highest learning rate of the schedule.
-        weight_decay: of AdamW.
+        weight_decay: AdamW's weight decay.
     """
 
     name: str

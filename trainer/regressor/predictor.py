@@ -47,7 +47,7 @@ class RegressorPredictor:
     """The fitted language model with its encoder and offset model.
 
     Attributes:
-        model: on the device that predicts.
+        model: the regressor, on the device that predicts.
         encoder: converts launches to tokens.
         packing: lengths of packs, and tokens of a forward pass.
         offset: predicts the offset that the model corrects; None if it predicts the whole time.
@@ -81,7 +81,7 @@ class RegressorPredictor:
         return Predicted(log2_ns=found[0], spread=found[1], is_cut=is_cut)
 
     def _encoded(self, rows: Rows) -> Iterator[tuple[Encoded, Places]]:
-        """Yield tokens and positions: first of rows as in training, then of rows dropped there."""
+        """Yield tokens and positions: first of rows that training keeps, then of the other rows."""
         encoded = self.encoder.encode(rows)
         if len(encoded.kept):
             yield encoded, encoded.kept

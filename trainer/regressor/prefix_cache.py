@@ -2,8 +2,8 @@
 
 Owns attention in the two passes of a prediction. The first pass reads the prefix, and every layer
 stores its keys and values. Later passes read chunks of suffixes, which attend to the stored prefix
-and to themselves. The result equals that of a pack (``attention.py``), but a dense mask over a pack
-of t tokens computes t^2 pairs, and this computes only the unmasked ones.
+and to themselves. The result equals that of a pack (``attention.py``). A dense mask over a pack of
+t tokens computes t^2 pairs, whereas the cache computes only the unmasked pairs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PrefixCache:
         Must be called once for each layer, in the order of the layers.
 
         Args:
-            query: of the prefix (b is 1), or of b suffixes of t tokens, shape (b, h, t, d).
+            query: queries of the prefix (b is 1) or of b suffixes, shape (b, h, t, d).
             key: shape (b, h, t, d).
             value: shape (b, h, t, d).
         """

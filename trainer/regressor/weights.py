@@ -48,8 +48,8 @@ HEAD_FILE = "head.safetensors"
 _BACKBONE = "backbone."
 
 _MOST_BESIDE = 2**28
-"""Most numbers in buffers (such as tables of positions), unless the weights have more bytes. No
-supported model has more."""
+"""Maximum number of values in buffers (such as tables of positions), unless the weights have more
+bytes. No supported model has more values."""
 
 
 def read_backbone_config(folder: Path, config: RegressorConfig) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def load_regressor(
 
     Args:
         folder: the regressor's folder.
-        device: of the loaded model.
-        precision: of the backbone's weights; all others are float32.
+        device: device of the loaded model.
+        precision: type of the backbone's weights; all other weights are float32.
 
     Raises:
         BadInput: There is no such folder, a file is missing or damaged, or a shape is wrong.

@@ -102,8 +102,8 @@ class KernelFactor:
     """The factor of one kernel on one device class, from its measured launches.
 
     Attributes:
-        kernel_id: of the kernel.
-        device_class: of the measured launches.
+        kernel_id: id of the kernel.
+        device_class: device class of the measured launches.
         log2_factor: median of the posterior: the kernel's work takes 2**log2_factor times the
             predicted work.
         sd_log2: standard deviation of the posterior.
@@ -180,8 +180,8 @@ def corrected(
     calibrated multiple of the expected error.
 
     Args:
-        few_shot: of the run.
-        factor: of the kernel.
+        few_shot: distribution of factors, from the run.
+        factor: factor of the kernel.
         log2_ns: log2 of the predicted times in ns, shape (n,).
         floor_ns: time of an empty launch on the device; 0 if unknown.
     """

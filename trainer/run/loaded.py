@@ -86,7 +86,7 @@ class LoadedRun:
 
 
 class _Baselines(Mapping[str, Predictor]):
-    """A mapping that loads a model at its first use; ``predict`` needs none, and some are large."""
+    """A mapping that loads a baseline at its first use: ``predict`` uses none; some are large."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders
@@ -109,7 +109,8 @@ def load_run(folder: Path) -> LoadedRun:
 
     Raises:
         BadInput: A file is missing or damaged, or the run needs features that this release does not
-            compute. Features added since the training are no problem: models select by name.
+            compute. Features added since the training are no problem, because a model selects its
+            features by name.
         MissingExtra: The model needs a library that is not installed.
     """
     with reading(f"{folder}"):

@@ -2,7 +2,7 @@
 
 A shipped model is a run without the parts that prediction does not need: the predictions of its
 training, the baselines, and the arguments and analysis of the fitted kernels.
-``python -m benchmarks.models.shipped_model`` makes it.
+``python -m benchmarks.models.shipped_model`` makes such a model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 SHIPPED_FOLDER: Final = Path(__file__).resolve().parents[1] / "shipped"
-"""Folder of the shipped model, in an installed wheel as in a checkout."""
+"""Folder of the shipped model, both in an installed wheel and in a checkout."""
 DEFAULT_MODEL: Final = "h200"
 """The model that is used when no model is named and ``runs/`` has no run."""
 _MARK = "published.json"

@@ -1,14 +1,26 @@
-"""``python -m benchmarks.collecting.collectors CORPUS.parquet --device cuda:0 --kernels 200 --seed 1 --out FOLDER``.
+"""Compare the speed of LLMPerf with that of three other ways to collect the same samples.
 
-Draws a random slice of CORPUS, collects it once to find the kernels that fault, hang or give nothing (left out of all
-parts, and counted), and then times the others four ways, one after the other: *ours*, ``llmperf collect``; *c*, a plain
-loop over the same launch configs; *b*, kernel_tuner on 4 random ones of each kernel; *a*, a fresh process for one of
-each. ``results.csv``, ``agreement.csv`` and ``medians.csv`` (for ``benchmarks.collecting.run_offsets --by-kind``) are written anew after each part; the same command goes on where an earlier one
-stopped, ``--parts`` does some parts only. What the times mean: ``rates.py``; who is left out: ``slicing.py``.
+``python -m benchmarks.collecting.collectors CORPUS.parquet --device cuda:0 --kernels 200 --seed 1
+--out FOLDER``
 
-Where kernels are not analysed the memory analysis is in our time, which the table says (``analysed_before``). To have it
-outside: ``--slice-only``, then ``llmperf corpus build FOLDER/slice.parquet --analyse --out SLICE.parquet``, which any CPU
-device does, then this command on SLICE.parquet with ``--kernels 0`` and another FOLDER.
+Draws a random slice of CORPUS and collects it once to find the kernels that fault, hang or give no
+ok sample. These kernels are counted and left out of all parts. The other kernels are timed in four
+ways, one after the other:
+
+* *ours*: ``llmperf collect``;
+* *c*: a plain loop over the same launch configs;
+* *b*: kernel_tuner on 4 random launch configs of each kernel;
+* *a*: a fresh process for one launch config of each kernel.
+
+``results.csv``, ``agreement.csv`` and ``medians.csv`` (for ``benchmarks.collecting.run_offsets
+--by-kind``) are written again after each part. The same command continues where an earlier one
+stopped; ``--parts`` limits it to some parts. ``rates.py`` explains the times, and ``slicing.py``
+says which kernels are left out.
+
+If kernels were not analysed before, the time of *ours* includes the memory analysis; the column
+``analysed_before`` shows this. To exclude the analysis, use ``--slice-only``, then ``llmperf corpus
+build FOLDER/slice.parquet --analyse --out SLICE.parquet`` on any CPU device, and then this command
+on SLICE.parquet with ``--kernels 0`` and another FOLDER.
 """
 
 from __future__ import annotations
@@ -63,7 +75,7 @@ def main() -> int:
 
 def _run(comparison: Comparison, parts: list[str]) -> None:
     comparison.choose_kernels()
-    # Ours and (c) in turns: a host that changes with time must not look like a difference of the two.
+    # Ours and (c) alternate, so that a drift of the host does not look like a difference.
     order = ["ours", "c", "repeat", PLAIN_AGAIN, "b", "a"]
     wanted = {"ours", *parts}
     if comparison.settings.repeat:

@@ -1,7 +1,8 @@
-"""Whether two collections say the same of the same launch configs.
+"""Whether two collections measure the same times for the same launch configs.
 
-The reference is ours: an error is the other's median away from ours, in per cent of ours. Launches that ours timed in
-batches are left out.
+LLMPerf's median (``ours``) is the reference: an error is the distance of the other collector's
+median from it, in per cent of LLMPerf's median. Launches that LLMPerf timed in batches are left
+out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _DECADE_NAMES = ("below 10 us", "10-100 us", "100 us-1 ms", "1-10 ms", "above 10
 class Agreement:
     """One row of ``agreement.csv``.
 
-    ``signed_percent``: the median of other ÷ ours, less one; above 0 the other's times are longer.
+    ``signed_percent``: median of (other / ours - 1); above 0 the other collector's times are
+    longer.
     """
 
     pair: str
@@ -40,13 +42,14 @@ def agreements(
     *,
     refilled: frozenset[str] = frozenset(),
 ) -> list[Agreement]:
-    """Return how far ``other_ns`` is from ``ours_ns``, over the configs in both, by class of our median.
+    """Return how far ``other_ns`` is from ``ours_ns`` over the common configs, by class.
 
     Args:
-        pair: the name of the two.
-        ours_ns: medians by ``sample_id``.
-        other_ns: the other's.
-        refilled: configs of kernels that read what they write; those from 10 us on without them get a row of their own.
+        pair: name of the two collections.
+        ours_ns: LLMPerf's medians by ``sample_id``; they decide the class.
+        other_ns: the other collector's medians by ``sample_id``.
+        refilled: configs of kernels that read what they write. If there are any, the configs from
+            10 us on without them get a row of their own.
     """
     ids = sorted(ours_ns.keys() & other_ns.keys())
     ours = np.array([ours_ns[one] for one in ids], dtype=np.float64)

@@ -1,8 +1,9 @@
-"""The comparison, stage by stage, in one folder; a stage that is done is not done again.
+"""The comparison, stage by stage, in one folder; a finished stage is not repeated.
 
-Owns the folder: ``slice.parquet`` (drawn), ``screen/`` (a first collection, which finds the kernels to leave out),
-``kept.parquet``, ``ours/`` and ``repeat/`` (datasets), ``a/``, ``b/``, ``c/``, ``c_again/`` (``work.json``, ``log.jsonl``, ``stderr.txt``),
-``stages.json`` (wall times), ``excluded.csv``.
+Owns the folder: ``slice.parquet`` (drawn), ``screen/`` (a first collection, which finds the kernels
+to leave out), ``kept.parquet``, ``ours/`` and ``repeat/`` (datasets), ``a/``, ``b/``, ``c/``,
+``c_again/`` (``work.json``, ``log.jsonl``, ``stderr.txt``), ``stages.json`` (wall times),
+``excluded.csv``.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from workers.device.interface import DeviceRef
 PARTS = ("ours", "a", "b", "c")
 PLAIN_AGAIN = "c_again"
 _AS_IT_IS = {BUFFERS_VARIABLE: BUFFER_RULES[0], BOUND_VARIABLE: "0"}
-"""(c) is the plain loop without its variants, whatever the caller's environment says."""
+"""Variables that select the plain loop's basic variant for (c), whatever the caller's are."""
 _LAUNCHED = (OK_STATUS, FailureCode.OVER_TIME_BUDGET)
 _OTHERS = ("a", "b", "c", PLAIN_AGAIN)
-"""Stages that reach the device by our reference; ours looks for its devices itself, for one to analyse on, too."""
+"""Stages that get our reference to the device; ``llmperf collect`` finds its devices itself."""
 CONFIGS_OF_A, CONFIGS_OF_B = 1, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long each part may take, s; ``silence_s``: a process of (b) or (c) that writes nothing is killed."""
+    """Time limits in s; after ``silence_s`` without output a process of (b) or (c) is killed."""
 
     ours_s: float = 180.0
     a_s: float = 60.0
@@ -63,7 +64,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is compared; ``options`` are further words of every ``llmperf collect``."""
+    """What is compared; ``options`` are further arguments of every ``llmperf collect``."""
 
     corpus: Path
     out: Path
@@ -77,18 +78,18 @@ class Settings:
 
 
 def draw_slice(settings: Settings, path: Path) -> None:
-    """Write the corpus of the kernels drawn, if it is not there yet. Raises CorpusError."""
+    """Write the corpus of the drawn kernels to ``path``, unless it exists. Raises CorpusError."""
     if not path.exists():
         corpus = read_corpus(settings.corpus)
         write_corpus(path, draw(corpus, settings.num_kernels, settings.seed))
 
 
 class Comparison:
-    """Runs stages and reads what they have left.
+    """Runs the stages and reads their results.
 
     Args:
         settings: what is compared.
-        ref: the device, as a fresh process reaches it.
+        ref: the reference by which a fresh process finds the device.
     """
 
     def __init__(self, settings: Settings, ref: DeviceRef) -> None:
@@ -103,7 +104,7 @@ class Comparison:
     # -- the kernels -------------------------------------------------------------------------------
 
     def choose_kernels(self) -> None:
-        """Draw the slice and, unless told not to, collect it once to find whom to leave out."""
+        """Draw the slice and, with ``screen``, collect it once to find the kernels to leave out."""
         drawn, kept = self._path("slice.parquet"), self._path("kept.parquet")
         draw_slice(self.settings, drawn)
         if kept.exists():
@@ -127,11 +128,11 @@ class Comparison:
     # -- the parts ---------------------------------------------------------------------------------
 
     def collect(self, name: str, corpus: Path | None = None) -> None:
-        """Run ``llmperf collect`` into ``name/``, by default on the kernels kept."""
+        """Run ``llmperf collect`` into ``name/``, by default on the kept kernels."""
         if name in self.stages:
             return
         out = self._path(name)
-        shutil.rmtree(out, ignore_errors=True)  # of a run that was cut off: its time is lost
+        shutil.rmtree(out, ignore_errors=True)  # an interrupted run; its time is lost
         command = Collect(
             corpus=corpus or self._path("kept.parquet"),
             out=out,
@@ -142,13 +143,13 @@ class Comparison:
         code, wall_s = command.run(self._environment(name))
         if code != 0:
             _say(f"llmperf collect into {name}/ ended with {code}: see {name}.txt")
-        self.collected(name)  # where it has left nothing the stage is not done
+        self.collected(name)  # raises if there is no result: the stage is then not done
         self._note(name, {"wall_s": wall_s, "exit_code": code})
 
     def run_part(self, part: str) -> None:
-        """Run (a), (b) or (c) on what ours has measured, or ``PLAIN_AGAIN`` on what (c) has; do nothing where that is done.
+        """Run (a), (b) or (c) on the configs of ours, or ``PLAIN_AGAIN`` on those of (c).
 
-        What could not be timed at all (``PartRun.problem``) is tried again.
+        A part that has run is not repeated, unless it could time nothing (``PartRun.problem``).
         """
         done = self.part_run(part)
         if done is not None and not done.problem:
@@ -167,7 +168,7 @@ class Comparison:
                 max_s=limits.a_s,
                 each_s=limits.each_a_s,
             )
-        elif part == "b":  # with pyopencl's cache, which kernel_tuner leaves on
+        elif part == "b":  # with pyopencl's cache, because kernel_tuner does not disable it
             run = run_until_done(
                 "benchmarks.collecting.collectors.tuner",
                 self._picked(CONFIGS_OF_B),
@@ -190,7 +191,10 @@ class Comparison:
         self._note(part, dataclasses.asdict(run))
 
     def _work_of_plain(self) -> Work:
-        """Return what (c) has launched to its end, in another order: its buffers are as large, and come to lie elsewhere."""
+        """Return the configs that (c) has launched, in another order.
+
+        The buffers then have the same sizes, but other addresses.
+        """
         log = rows_of(read_log(self.log_path("c")))
         launched = {row["sample_id"] for row in log if row["status"] in _LAUNCHED}
         jobs = [
@@ -201,7 +205,7 @@ class Comparison:
         return shuffled(dataclasses.replace(self.work, jobs=tuple(jobs)), self.settings.seed)
 
     def part_run(self, part: str) -> PartRun | None:
-        """Return how a part went; None where it has not run."""
+        """Return the record of a part; None if the part has not run."""
         return PartRun(**self.stages[part]) if part in self.stages else None
 
     def collected(self, name: str) -> Collected:
@@ -210,12 +214,12 @@ class Comparison:
 
     @cached_property
     def ours(self) -> Collected:
-        """Our measured run."""
+        """The dataset of *ours*."""
         return self.collected("ours")
 
     @cached_property
     def work(self) -> Work:
-        """What (a), (b) and (c) draw from: what ours launched, of kernels of which no process died."""
+        """The configs for (a), (b), (c): those that ours launched, without kernels with a death."""
         verdicts = left_out(self.kept, self.ours.rows)
         self._note_excluded("ours", verdicts)
         ref = dataclasses.asdict(self._ref)
@@ -231,7 +235,7 @@ class Comparison:
     # -- the folder --------------------------------------------------------------------------------
 
     def excluded(self) -> list[dict[str, str]]:
-        """Return who was left out, when and why."""
+        """Return the kernels that were left out, with stage and reason."""
         path = self._path("excluded.csv")
         if not path.exists():
             return []
@@ -239,7 +243,7 @@ class Comparison:
             return list(csv.DictReader(stream))
 
     def log_path(self, part: str) -> Path:
-        """Return where a part logs."""
+        """Return the path of a part's log."""
         return self._path(part) / "log.jsonl"
 
     def _note_excluded(self, when: str, verdicts: tuple[Verdict, ...]) -> None:
@@ -261,7 +265,7 @@ class Comparison:
         return self.settings.out / name
 
     def _environment(self, part: str) -> dict[str, str]:
-        """Return an environment whose compiler caches are new: a later part must not find an earlier's binaries."""
+        """Return an environment with empty compiler caches: no part may use earlier binaries."""
         caches = (self._path("caches") / part).resolve()
         shutil.rmtree(caches, ignore_errors=True)
         variables = {"CUDA_CACHE_PATH": "cuda", "XDG_CACHE_HOME": "xdg"}

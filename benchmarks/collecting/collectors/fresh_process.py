@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.collecting.collectors.fresh_process < WORK.json``
 
-Build, allocate and upload inputs that numpy made, 2 warm-ups, 5 launches with all inputs uploaded before each, and the
-mean of their event times, as one JSON line on stdout. ``input_s`` is what numpy took to make the inputs and is taken
-off the process's time by the parent, as no other tool's time includes it.
+The process builds the kernel, allocates its buffers and uploads inputs that numpy made. Then come 2
+warm-ups and 5 launches, with all inputs uploaded before each launch. The mean of the launches'
+event times goes to stdout as one JSON line. ``input_s`` is the time in which numpy made the inputs.
+The parent subtracts it from the process's time, because no other tool's time includes it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as users do)
+import pyopencl as cl  # noqa: TID251  (this part uses it as users do)
 
 from benchmarks.collecting.collectors.host_inputs import host_bytes
 from benchmarks.collecting.collectors.jobs import Job, work_from_json
@@ -31,7 +32,7 @@ LAUNCHES = 5
 
 
 def main() -> int:
-    """Time the launch config on stdin."""
+    """Time the launch config that stdin describes."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     work = work_from_json(sys.stdin.read())
     ((job,), ref) = work.jobs, DeviceRef(**work.device_ref)

@@ -1,8 +1,8 @@
-"""The inputs of a launch config as numpy arrays: the same bits as ours has on the device.
+"""The inputs of a launch config as numpy arrays, with the same bits as LLMPerf has on the device.
 
-Owns a faster way to what ``workers.plan.inputs.reference_bytes`` says (a test holds the two together): in parts that fit a
-cache, on all cores. 64M floats take the reference many seconds, and on a lent GPU each of them counts. Making inputs is
-in no part's time all the same.
+Owns a faster way to compute the result of ``workers.plan.inputs.reference_bytes``: in parts that
+fit into a cache, on all cores. A test compares the two. The reference needs many seconds for 64
+million floats, which is too long on a rented GPU. No part's time includes the making of inputs.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _PART_SCALARS = 2**17
 _MOST_SCALARS = 2**32
 _INDEX_STEP = np.uint32(0x9E37_79B9)
 _MIX = (np.uint32(0x85EB_CA6B), np.uint32(0xC2B2_AE35))
-"""As in ``workers/device/opencl/fill.cl``."""
+"""Constants of the hash, as in ``workers/device/opencl/fill.cl``."""
 
 
 def host_bytes(argument: Argument, given: LaunchArgument, *, seed: int) -> npt.NDArray[np.uint8]:
-    """Return a buffer's bytes, with the zeroed padding behind it that ours leaves.
+    """Return a buffer's bytes, followed by the zeroed padding that LLMPerf leaves.
 
     Args:
         argument: a global or constant buffer.
-        given: its elements and, where its values steer the kernel, their rule.
-        seed: of the launch config.
+        given: the number of elements and, if the values steer the kernel, their rule.
+        seed: the launch config's seed.
     """
     elements = given.elements or 0
     padded = np.zeros(allocated_bytes(argument, given), np.uint8)

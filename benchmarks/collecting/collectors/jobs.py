@@ -1,7 +1,7 @@
-"""What every part of the comparison times: kernels with launch configs, taken from the dataset that ours wrote.
+"""What each part of the comparison times: kernels with launch configs from LLMPerf's dataset.
 
-Owns the records and their JSON. Imports no pydantic and no Arrow: a fresh process per launch config reads them, and
-what it imports is in its time.
+Owns the records and their JSON. Imports no pydantic and no Arrow, because a fresh process reads the
+records for each launch config, and its time includes its imports.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from llmperf_common.records import (
 )
 
 GUARD_BYTES = 4096
-"""Bytes of padding behind every buffer, as ours leaves (``workers/device/opencl/limits.py``): kernels reach a little too far."""
+"""Bytes of padding after every buffer, as in LLMPerf (``workers/device/opencl/limits.py``): some
+kernels access memory shortly after a buffer's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A kernel with the launch configs that are timed, in the order of our plan."""
+    """A kernel with the launch configs to time, in the order of LLMPerf's plan."""
 
     kernel_id: str
     name: str
@@ -55,10 +56,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a part is given.
+    """The input of a part.
 
-    ``device_ref``: the fields of a ``DeviceRef``. ``timing``: those of ``TimingConfig`` as ours was run with them.
-    ``timer_step_ns`` and ``last_level_cache_bytes``: of the device's row in our dataset.
+    ``device_ref`` has the fields of a ``DeviceRef``, ``timing`` the fields of the ``TimingConfig``
+    of LLMPerf's run. ``timer_step_ns`` and ``last_level_cache_bytes`` come from the row of the
+    device in LLMPerf's dataset.
     """
 
     device_ref: Mapping[str, Any]
@@ -90,7 +92,7 @@ def work_from_json(text: str) -> Work:
 
 
 def allocated_bytes(argument: Argument, given: LaunchArgument) -> int:
-    """Return how large a buffer is made: with its guard, but for constant memory, of which there is little."""
+    """Return a buffer's size with padding; constant memory is scarce and gets no padding."""
     num_bytes = (given.elements or 0) * argument.element_bytes
     if argument.kind is ArgumentKind.CONSTANT_BUFFER:
         return max(4, num_bytes)
@@ -103,7 +105,7 @@ def launch_from_row(row: Mapping[str, Any]) -> LaunchConfig:
 
 
 def without(jobs: Iterable[Job], kernel_ids: frozenset[str]) -> tuple[Job, ...]:
-    """Return the jobs of all other kernels."""
+    """Return the jobs without those of ``kernel_ids``."""
     return tuple(job for job in jobs if job.kernel_id not in kernel_ids)
 
 

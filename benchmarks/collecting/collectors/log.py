@@ -1,8 +1,8 @@
-"""The log of a part: JSON lines, flushed one by one, so that a killed process loses nothing it has finished.
+"""The log of a part: JSON lines, each flushed, so that a killed process loses no finished result.
 
-Owns its form. Lines are ``{"ready": true}`` when a process can begin, ``{"begin": ITEM}`` before an item (a kernel, or a
-launch config) and one ``{"sample_id": ...}`` line a launch config. ``at_s`` is the machine's monotonic clock, which
-processes share.
+Owns the form of the log. A process writes ``{"ready": true}`` when it can begin, ``{"begin":
+ITEM}`` before an item (a kernel or a launch config) and one ``{"sample_id": ...}`` line for each
+launch config. ``at_s`` is the time of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class PartLog:
         self._file.close()
 
     def ready(self) -> None:
-        """The process has its device open and can begin."""
+        """Log that the process has opened its device and can begin."""
         self.write({"ready": True})
 
     def begin(self, item: str) -> None:
-        """From here on, a death is this item's."""
+        """Log that an item begins; a death from here on counts for this item."""
         self.write({"begin": item})
 
     def write(self, line: Mapping[str, object]) -> None:
@@ -47,7 +47,7 @@ class PartLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a log; none where there is no file."""
+    """Return the complete lines of a log; none if there is no file."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -55,10 +55,10 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def begun_items(lines: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """Return the items that were begun: finished, or the death of a process."""
+    """Return the items that were begun, whether they finished or a process died in them."""
     return frozenset(line["begin"] for line in lines if "begin" in line)
 
 
 def rows_of(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the lines of launch configs; the last one where there are several."""
+    """Return the line of each launch config; the last one if there are several."""
     return list({line["sample_id"]: line for line in lines if "sample_id" in line}.values())

@@ -1,4 +1,4 @@
-"""Our part: ``llmperf collect`` as a user runs it, and what its dataset says about where the time went."""
+"""The part *ours*: ``llmperf collect`` as a user runs it, and the times in its dataset."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from llmperf_common.store.files.filesystem import StoreError
 from llmperf_common.store.tables.reader import Dataset, open_dataset
 
 _GRACE_S = 90.0
-"""What a collect may take beyond ``--max-time``: start-up, the kernel in hand, publishing."""
+"""Seconds allowed beyond ``--max-time``: start-up, the kernel being timed, publishing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collect:
-    """One ``llmperf collect`` command; ``options`` are its further words."""
+    """One ``llmperf collect`` command; ``options`` are its further arguments."""
 
     corpus: Path
     out: Path
@@ -30,7 +30,7 @@ class Collect:
     options: tuple[str, ...] = ()
 
     def run(self, environment: Mapping[str, str]) -> tuple[int | None, float]:
-        """Run it; return its exit code (None: killed) and its wall time from start to exit, s."""
+        """Run the command; return its exit code (None: killed) and its wall time in s."""
         start = "from llmperf.cli.main import run; run()"
         words = [
             sys.executable,
@@ -65,12 +65,12 @@ class Collected:
 
     @property
     def work_s(self) -> float:
-        """From the first claim to the last row, s."""
+        """Seconds from the first claim to the last row."""
         return self.stretch.seconds
 
     @property
     def ok_ids(self) -> frozenset[str]:
-        """Launch configs with a time."""
+        """Sample ids of the launch configs with a time."""
         return frozenset(row["sample_id"] for row in self.rows if row["status"] == "ok")
 
 
@@ -78,7 +78,7 @@ def read_collected(folder: Path) -> Collected:
     """Read a dataset that ``Collect.run`` has left, whole or in part.
 
     Raises:
-        StoreError: There is none, or no task of it was finished.
+        StoreError: There is no dataset, or no task was finished.
     """
     dataset = open_dataset(folder)
     table = dataset.samples()
@@ -88,15 +88,16 @@ def read_collected(folder: Path) -> Collected:
         )
     columns = set(table.column_names) - {"time_ns", "cold_ns"}
     rows = table.select(sorted(columns)).to_pylist()
-    # Rows of one task share an order with their clock; where the clock does not tell, the shard's order does.
+    # Rows are sorted by their time; rows of equal time keep the shard's order.
     rows.sort(key=lambda row: row["created_at"])
     return Collected(dataset=dataset, rows=tuple(rows), stretch=_stretch(folder, rows))
 
 
 def _stretch(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Stretch:
-    """Return the run as one stretch: rows end at ``created_at``, the first begins when a task is claimed.
+    """Return the run as one stretch, from the first claim; a row ends at ``created_at``.
 
-    What was not launched has a row, too, but no time of the device was its: only rows that the other parts are given count.
+    A config that was not launched has a row, too, but took no time of the device. Therefore only
+    the rows that the other parts get are counted.
     """
     timed = tuple(
         TimedRow(

@@ -1,24 +1,25 @@
-"""The buffers of the plain loop: whose they are, and when they are freed."""
+"""The buffers of the plain loop: which launch configs share them, and when they are freed."""
 
 from __future__ import annotations
 
-import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as users do)
+import pyopencl as cl  # noqa: TID251  (this part uses it as users do)
 
 from benchmarks.collecting.collectors.jobs import Job, allocated_bytes
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, LaunchConfig
 from workers.device.opencl.freed_memory import CLEARED_BYTES_PER_S, FreedMemory
 
 BUFFER_RULES = ("kernel", "config", "cleared")
-"""One set of buffers for each kernel; new ones for each launch config; new ones, and a wait until the last config's are cleared."""
+"""``kernel``: one set of buffers for each kernel. ``config``: new buffers for each launch config.
+``cleared``: like ``config``, with a wait until the driver has cleared the last config's buffers."""
 
 
 class PlainBuffers:
     """Buffers of one context.
 
     Args:
-        context: where they are.
-        max_bytes: most that one may have.
-        rule: of ``BUFFER_RULES``.
+        context: context of the buffers.
+        max_bytes: maximum size of one buffer.
+        rule: one of ``BUFFER_RULES``.
     """
 
     def __init__(self, context: cl.Context, *, max_bytes: int, rule: str) -> None:
@@ -28,7 +29,7 @@ class PlainBuffers:
         self._max_bytes = max_bytes
         self._is_of_kernel = rule == "kernel"
         self._held: dict[int, cl.Buffer] = {}
-        """Of the kernel in hand, by position."""
+        """The present kernel's buffers by argument position."""
         self._freed = FreedMemory(CLEARED_BYTES_PER_S if rule == "cleared" else None)
         self._last_bytes = 0
 
@@ -37,10 +38,10 @@ class PlainBuffers:
         return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, num_bytes)
 
     def hold(self, job: Job) -> None:
-        """Allocate a kernel's buffers in place of the last kernel's, each as large as its largest launch config needs it.
+        """Replace the last kernel's buffers by this kernel's, of the sizes of the largest configs.
 
         Raises:
-            pyopencl.Error: They cannot be allocated; each config then has its own.
+            pyopencl.Error: The buffers cannot be allocated; each config then gets its own.
         """
         self._held.clear()
         if not self._is_of_kernel:
@@ -55,7 +56,7 @@ class PlainBuffers:
         self._held = {position: self.allocate(size) for position, size in largest.items()}
 
     def take(self, argument: Argument, given: LaunchArgument) -> tuple[cl.Buffer, bool]:
-        """Return an argument's buffer, and whether it may hold what an earlier launch config has left."""
+        """Return an argument's buffer, and whether it may hold data of an earlier launch config."""
         num_bytes = allocated_bytes(argument, given)
         held = self._held.get(argument.position)
         if held is None or held.size < num_bytes:
@@ -63,14 +64,18 @@ class PlainBuffers:
         return held, True
 
     def await_cleared(self, job: Job, launch: LaunchConfig) -> None:
-        """Call it when all buffers of a launch config are set: the last config's are free then. Waits by the rule ``cleared`` only."""
+        """With the rule ``cleared``, wait until the last config's buffers are cleared.
+
+        Must be called when all buffers of a launch config are set, because the last config's
+        buffers are freed then.
+        """
         self._freed.note(self._last_bytes)
         self._freed.await_cleared()
         self._last_bytes = sum(allocated_bytes(*pair) for pair in _with_memory(job, launch))
 
 
 def _with_memory(job: Job, launch: LaunchConfig) -> list[tuple[Argument, LaunchArgument]]:
-    """Return the arguments that have memory of the device."""
+    """Return the arguments that have device memory."""
     pairs = zip(job.arguments, launch.args, strict=True)
     kinds = (ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER)
     return [(argument, given) for argument, given in pairs if argument.kind in kinds]

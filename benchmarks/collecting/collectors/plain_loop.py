@@ -1,16 +1,20 @@
 """Part (c): a plain loop in one process, as a competent engineer writes it in an afternoon.
 
-``python -m benchmarks.collecting.collectors.plain_loop WORK.json LOG.jsonl`` (with ``PLAIN_LOOP_BOUND=1`` launches come from one processor, as ours do)
+``python -m benchmarks.collecting.collectors.plain_loop WORK.json LOG.jsonl``. With
+``PLAIN_LOOP_BOUND=1`` all launches come from one processor, as in LLMPerf.
 
-Each kernel is built from source, in line, and its buffers are allocated, as large as its largest launch config needs them. For each
-launch config they are filled on the device (by our fill kernels, so that contents are the same), then come warm-ups, readings by our
-stop rule, refills where the kernel reads what it writes, and cold readings after a flush of the last-level cache; median, minimum,
-quartile distance and mean go to the log. No isolation, no checks, no durability. After an error that is met while waiting the
-context cannot be trusted: the process ends, and its supervisor starts another after the kernel in hand.
+Each kernel is built from source in the same process. Its buffers are as large as its largest launch
+configs need. For each launch config the buffers are filled on the device, by LLMPerf's fill
+kernels, so that the contents are the same. Then come warm-ups, readings by LLMPerf's stop rule,
+refills if the kernel reads what it writes, and cold readings after a flush of the last-level cache.
+Median, minimum, quartile distance and mean go to the log. There is no isolation, no check and no
+durability. After an error while waiting for a launch the context cannot be trusted. Then the
+process ends, and its supervisor starts another process that continues after the present kernel.
 
-``PLAIN_LOOP_BUFFERS=config`` allocates and frees for each launch config, so that each is timed while NVIDIA's driver clears what the last
-one had (``workers/device/opencl/freed_memory.py``); by default only a kernel's first configs are. With ``cleared`` it is as with ``config``, and
-each config waits until that is done.
+``PLAIN_LOOP_BUFFERS=config`` allocates and frees buffers for each launch config. Each config is
+then timed while NVIDIA's driver clears the last config's buffers
+(``workers/device/opencl/freed_memory.py``); by default this happens to a kernel's first configs
+only. ``cleared`` is like ``config``, but each config waits until the clearing has ended.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as users do)
+import pyopencl as cl  # noqa: TID251  (this part uses it as users do)
 
 from benchmarks.collecting.collectors.jobs import GUARD_BYTES, Job, allocated_bytes, read_work
 from benchmarks.collecting.collectors.log import PartLog, begun_items, read_log
@@ -51,7 +55,7 @@ EXIT_LOST_CONTEXT = 3
 _SET_BYTES_AT_ONCE = 16
 BOUND_VARIABLE = "PLAIN_LOOP_BOUND"
 BUFFERS_VARIABLE = "PLAIN_LOOP_BUFFERS"
-"""Of ``plain_buffers.BUFFER_RULES``; the first where it is not set."""
+"""Variable that names one of ``plain_buffers.BUFFER_RULES``; the first one if it is not set."""
 
 
 class LostContextError(Exception):
@@ -100,11 +104,11 @@ class PlainLoop:
         self._flush_quads = max(4096, flush_bytes) // 16
         self._flush_buffer = self._buffers.allocate(self._flush_quads * 16)
         self._flush_keys = itertools.count(1)
-        self._flush()  # first touch of its pages, first use of its kernel
+        self._flush()  # first access to its pages, first use of its kernel
         self._finish()
 
     def hold(self, job: Job) -> None:
-        """Allocate what a kernel is to have for itself. Where that does not fit, each launch config has its own."""
+        """Allocate a kernel's buffers; if they do not fit, each launch config gets its own."""
         with contextlib.suppress(cl.Error):
             self._buffers.hold(job)
 
@@ -112,8 +116,8 @@ class PlainLoop:
         """Return the row of one launch config.
 
         Raises:
-            LostContextError: It failed on the device.
-            cl.Error: It could not be launched.
+            LostContextError: A launch failed on the device.
+            cl.Error: The config could not be launched.
         """
         fills = self._place(job, kernel, launch)
         self._fill(fills)
@@ -177,7 +181,7 @@ class PlainLoop:
         return cold
 
     def _place(self, job: Job, kernel: cl.Kernel, launch: LaunchConfig) -> list[_Fill]:
-        """Set the arguments, and return how the buffers are filled."""
+        """Set the arguments, and return the fills of the buffers."""
         fills: list[_Fill] = []
         for argument, given in zip(job.arguments, launch.args, strict=True):
             if argument.kind is ArgumentKind.SCALAR:
@@ -202,7 +206,7 @@ class PlainLoop:
                     np.uint64(spec.num_scalars),
                     np.uint32(spec.key),
                     np.uint64(spec.contents.limit if spec.contents else 0),
-                    # Where there is no place: how many zeros follow.
+                    # Without a place: the number of zeros that follow.
                     *map(np.uint64, (place.offset, place.stride, place.count) if place else (0,)),
                 )
                 fills.append(
@@ -216,7 +220,7 @@ class PlainLoop:
         return fills
 
     def _buffer(self, argument: Argument, given: LaunchArgument) -> cl.Buffer:
-        """Return an argument's buffer, zeros behind what will be filled."""
+        """Return an argument's buffer, with zeroed padding after the part that will be filled."""
         buffer, may_be_stale = self._buffers.take(argument, given)
         if may_be_stale and argument.kind is not ArgumentKind.CONSTANT_BUFFER:
             start = allocated_bytes(argument, given) - GUARD_BYTES
@@ -227,7 +231,10 @@ class PlainLoop:
         return buffer
 
     def _kernel(self, name: str, arguments: Sequence[Any]) -> cl.Kernel:
-        """Return one of our fill kernels, told the types that it takes: ``set_args`` finds them out anew each time, 15 us a scalar."""
+        """Return one of LLMPerf's fill kernels with fixed argument types.
+
+        Without fixed types ``set_args`` would infer each scalar's type at each call, in 15 us.
+        """
         if name not in self._kernels:
             kernel = self._kernels[name] = cl.Kernel(self._own, name)
             kernel.set_scalar_arg_dtypes(
@@ -257,7 +264,7 @@ class PlainLoop:
         cl.enqueue_nd_range_kernel(self._queue, kernel, (total,), (self._local,))
 
     def _finish(self) -> None:
-        """Wait for fills: queued behind other work a launch looks shorter."""
+        """Wait for the fills, because a launch queued behind other work looks shorter."""
         if self._is_idle:
             return
         try:
@@ -268,7 +275,7 @@ class PlainLoop:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Time what the log does not have; returns the exit code."""
+    """Time the launch configs that the log does not have; return the exit code."""
     work_path, log_path = map(Path, arguments)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     work = read_work(work_path)

@@ -1,15 +1,18 @@
-"""Samples a second: of a whole part, and of the launches of one class.
+"""Samples per second of a whole part, and of the launches of one class.
 
-A part's *wall* time goes from the start of its first process to the end of its last; its *work* time from the moment
-when it could begin to its last row, so it lacks the seconds of imports and of opening the device, which are the same
-however large the run. Ratios are given for both.
+A part's *wall* time is the time from the start of its first process to the end of its last process.
+Its *work* time is the time from the moment at which it could begin to its last row. Work time
+excludes imports and the opening of the device, which take the same time in a run of any size.
+Ratios are given for both times.
 
-How time is shared out among launch configs, by the same rule for ours and for the plain loop: a row takes the time since
-the row before it. The first row of a kernel also takes what comes between two kernels (building or loading it, spinning
-up, a sentinel), and for ours the waiting for a compiler, its turn and the ledger, if there is any: that interval is
-shared equally by all rows of the kernel. The first kernel's interval also holds what a process does once (ours starts its
-children): all rows of the process share it. So nothing is left over: the shares add up to the work time. The rate of a class
-is the number of its configs that are ok in both parts, over the sum of their shares; our median decides the class.
+The work time is divided among launch configs by the same rule for LLMPerf and for the plain loop. A
+row takes the time since the row before it. The time before the first row of a kernel also contains
+the work between two kernels (building or loading the kernel, spin-up, a sentinel). In LLMPerf it
+also contains any wait for a compiler, for the device and for the ledger. All rows of the kernel
+share this interval equally. The interval of the first kernel also contains the work that a process
+does once (LLMPerf starts its children), and all rows of the process share that interval. Therefore
+the shares add up to the work time. The rate of a class is the number of its configs that are ok in
+both parts, divided by the sum of their shares. LLMPerf's median decides the class of a config.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ SHORT_LAUNCH_NS = 100_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRow:
-    """One launch config of a part and when it was done, s of any clock."""
+    """One launch config of a part; ``end_s`` is the time at which it was done, on any clock."""
 
     kernel_id: str
     sample_id: str
@@ -32,20 +35,20 @@ class TimedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What one process timed without a break, in order, from ``start_s``."""
+    """The launch configs that one process timed without a break, in order, from ``start_s``."""
 
     start_s: float
     rows: tuple[TimedRow, ...]
 
     @property
     def seconds(self) -> float:
-        """From the start to the last row."""
+        """Seconds from the start to the last row."""
         return self.rows[-1].end_s - self.start_s if self.rows else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """One row of ``results.csv``; ``wall_s`` None for a class of launches, which has shares of work time only."""
+    """One row of ``results.csv``; a class of launches has work time only, so ``wall_s`` is None."""
 
     part: str
     subset: str
@@ -62,17 +65,17 @@ class Rate:
 
     @property
     def ok_per_wall_s(self) -> float | None:
-        """Ok samples a second, start-up included."""
+        """Ok samples per second, including start-up."""
         return self.ok / self.wall_s if self.wall_s else None
 
     @property
     def ok_per_work_s(self) -> float | None:
-        """Ok samples a second without start-up."""
+        """Ok samples per second, without start-up."""
         return self.ok / self.work_s if self.work_s else None
 
 
 def shares_s(stretches: Iterable[Stretch]) -> dict[str, float]:
-    """Return the seconds that each launch config took, by ``sample_id``; they add up to the stretches.
+    """Return the seconds of each launch config by ``sample_id``; they add up to the stretches.
 
     >>> row = lambda kernel, sample, end: TimedRow(kernel_id=kernel, sample_id=sample, end_s=end)
     >>> shares_s([Stretch(start_s=0.0, rows=(row("k", "a", 3.0), row("k", "b", 4.0), row("l", "c", 6.0)))])
@@ -103,14 +106,14 @@ def class_rates(
     *,
     common: Sequence[str],
 ) -> list[Rate]:
-    """Return the rates over ``common`` launch configs: all of them, the short and the others.
+    """Return the rates over all ``common`` launch configs, over the short and over the long.
 
     Args:
-        part: whose shares these are.
+        part: the part that the shares belong to.
         shares: seconds by ``sample_id``.
-        medians_ns: ours, by ``sample_id``: they tell the class.
+        medians_ns: LLMPerf's medians by ``sample_id``; they decide the class.
         kernels: ``kernel_id`` by ``sample_id``.
-        common: configs that are ok in all parts compared.
+        common: configs that are ok in all compared parts.
     """
     classes = {
         "common": list(common),

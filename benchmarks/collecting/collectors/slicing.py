@@ -1,10 +1,12 @@
 """Which kernels are compared, and which launch configs of them.
 
-Owns the seeded draw, who is left out and why, and the way from our dataset to the jobs of the other parts.
+Owns the seeded draw, the choice of kernels to leave out, and the conversion of LLMPerf's dataset to
+the jobs of the other parts.
 
-Left out of every part are kernels of which a collection saw a process die (``device_fault``, ``hang``,
-``quarantined``, ``compiler_crash``, ``build_timeout``, ``internal_error``), since a plain loop cannot survive them, and
-those that gave no ok sample. Of the others every launch config is timed that ours launched: ok, or found too long.
+Two sorts of kernels are left out of every part: kernels in which a process of a collection died
+(``device_fault``, ``hang``, ``quarantined``, ``compiler_crash``, ``build_timeout``,
+``internal_error``), because a plain loop would not survive them, and kernels without an ok sample.
+For the other kernels, every launch config is timed that LLMPerf launched and found ok or too long.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ DEADLY = frozenset(
     }
 )
 _NEVER_LAUNCHED = (": not launched", ": not reached")
-"""What ``failure_detail`` has behind its stage where ours gave a launch config up unseen (``run_order.py``, ``run_lane.py``)."""
+"""Ends of ``failure_detail`` of launch configs that LLMPerf gave up without a launch
+(``run_order.py``, ``run_lane.py``)."""
 _RUNNABLE = (
     ArgumentKind.GLOBAL_BUFFER,
     ArgumentKind.CONSTANT_BUFFER,
@@ -45,16 +48,17 @@ _RUNNABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Why a kernel is left out: ``reason`` is a failure code, ``no_ok_sample`` or ``not_reached``."""
+    """A kernel to leave out; ``reason``: a failure code, ``no_ok_sample`` or ``not_reached``."""
 
     kernel_id: str
     reason: str
 
 
 def draw(corpus: Corpus, num_kernels: int, seed: int) -> Corpus:
-    """Return ``num_kernels`` random kernels that can run (all of them with 0), as a corpus of its own.
+    """Return a corpus of ``num_kernels`` random kernels that can run (0: all of them).
 
-    Where some kernels of the corpus are analysed, only those are drawn from: analysis then is no part of the time.
+    If some kernels of the corpus are analysed, only these are drawn, so that the measured time
+    includes no analysis.
     """
     usable = [one for one in corpus.kernels if _can_run(one)]
     analysed = [one for one in usable if one.analysis is not None]
@@ -80,13 +84,13 @@ def _can_run(kernel: Kernel) -> bool:
 
 
 def analysed_share(corpus: Corpus) -> float:
-    """Return the share of kernels that were analysed before; 0 for none."""
+    """Return the share of kernels that were analysed before; 0 for an empty corpus."""
     known = sum(kernel.analysis is not None for kernel in corpus.kernels)
     return known / max(1, len(corpus.kernels))
 
 
 def left_out(corpus: Corpus, rows: Iterable[Mapping[str, Any]]) -> tuple[Verdict, ...]:
-    """Return who is left out, judged by the ``samples`` rows of a collection of ``corpus``."""
+    """Return the kernels to leave out, from the ``samples`` rows of a collection of ``corpus``."""
     statuses: dict[str, Counter[str]] = {kernel.kernel_id: Counter() for kernel in corpus.kernels}
     for row in rows:
         if row["kernel_id"] in statuses:
@@ -110,9 +114,9 @@ def keep(corpus: Corpus, verdicts: Iterable[Verdict]) -> Corpus:
 
 
 def was_launched(row: Mapping[str, Any]) -> bool:
-    """Return whether ours launched what this row of ``samples`` is about, and it neither faulted nor was refused.
+    """Return whether LLMPerf launched the config of a ``samples`` row without fault or refusal.
 
-    Without these the plain loop would spend its time on launches that ours has saved.
+    With the other configs, the plain loop would spend time on launches that LLMPerf avoided.
     """
     if row["status"] == FailureCode.OVER_TIME_BUDGET.value:
         detail = row["failure_detail"] or ""
@@ -127,8 +131,8 @@ def work_of(
 
     Args:
         corpus: the kernels, none of them left out.
-        dataset: ours.
-        rows: its ``samples`` in the order in which they were made.
+        dataset: LLMPerf's dataset.
+        rows: the ``samples`` of the dataset in the order in which they were made.
         ref: the fields of the ``DeviceRef`` by which a fresh process reaches the device.
     """
     kernels = {kernel.kernel_id: kernel for kernel in corpus.kernels}
@@ -147,9 +151,9 @@ def work_of(
 
 
 def pick(work: Work, ok_ids: frozenset[str], *, per_kernel: int, seed: int) -> Work:
-    """Return so many random launch configs of each kernel, of those with an ok sample, in random kernel order.
+    """Return ``per_kernel`` random ok launch configs of each kernel, with kernels in random order.
 
-    The order matters where time runs out: what was reached is then a random part.
+    The random order has the effect that a random part is timed if the time runs out.
     """
     chosen: list[Job] = []
     generator = random.Random(seed)  # noqa: S311  (no secret)
@@ -170,8 +174,8 @@ def pick(work: Work, ok_ids: frozenset[str], *, per_kernel: int, seed: int) -> W
 def shuffled(work: Work, seed: int) -> Work:
     """Return the work with its kernels, and each kernel's launch configs, in a random order.
 
-    What a driver gives a process follows from what the process has had before, so that in one order
-    each kernel meets the same places in memory, run after run.
+    The addresses that a driver gives to a process depend on the process's earlier allocations.
+    Without a shuffle, each kernel would get the same addresses in every run.
     """
     generator = random.Random(seed)  # noqa: S311  (no secret)
     jobs = []

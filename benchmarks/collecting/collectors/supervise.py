@@ -1,6 +1,6 @@
 """Processes that may hang or die: each has a time limit, and a death is counted, never fatal.
 
-Owns starting, watching and killing the processes of every part. What they time is their own.
+Owns starting, watching and killing the processes of every part. The parts own what is timed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ _POLL_S = 0.02
 _REAP_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _MOST_STILLBIRTHS = 2
-"""Processes in a row that end without having begun a thing: the fault is not a kernel's."""
+"""After this many processes in a row that died before they began an item, no kernel is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRun:
-    """How a part's processes went.
+    """The record of a part's processes.
 
-    ``is_cut``: its time was up before its work was done. ``deaths``: processes that ended with work left, killed ones
-    (``hangs``) among them. ``problem`` says why nothing could be timed at all.
+    ``is_cut``: the part's time was up before its work was done. ``deaths``: number of processes
+    that ended with work left, including the killed ones (``hangs``). ``problem`` says why nothing
+    could be timed.
     """
 
     wall_s: float
@@ -55,12 +56,12 @@ def run_until_done(
     """Run ``python -m module WORK LOG`` again and again until it has done all of ``work``.
 
     Args:
-        module: skips what its log says was begun, so a death costs the item in hand.
-        work: written to ``folder/work.json``; the log is ``folder/log.jsonl``.
-        folder: the part's.
+        module: module that skips the items that its log has begun, so that a death costs one item.
+        work: is written to ``folder/work.json``; the log is ``folder/log.jsonl``.
+        folder: the part's folder.
         environment: the whole environment of the processes.
-        max_s: kill it and leave the rest after so long.
-        silence_s: kill a process that has written nothing for so long.
+        max_s: seconds after which the process is killed and the remaining work is left.
+        silence_s: seconds without output after which a process is killed.
     """
     work_path, log_path, stderr_path = (
         folder / n for n in ("work.json", "log.jsonl", "stderr.txt")
@@ -100,17 +101,17 @@ def run_each(
     max_s: float,
     each_s: float,
 ) -> PartRun:
-    """Run a fresh ``python -m module`` for every job of ``work``, which goes to its stdin as JSON.
+    """Run a fresh ``python -m module`` for every job of ``work``, with the job as JSON on stdin.
 
-    The answer on its stdout goes to ``folder/log.jsonl`` with ``wall_s``, from its start to its end.
+    The process's answer on stdout goes to ``folder/log.jsonl``, with the process's ``wall_s``.
 
     Args:
-        module: times one launch config.
-        work: each job has one launch config.
-        folder: the part's.
+        module: module that times one launch config.
+        work: jobs with one launch config each.
+        folder: the part's folder.
         environment: the whole environment of the processes.
-        max_s: leave the rest after so long.
-        each_s: kill a process after so long.
+        max_s: seconds after which the remaining work is left.
+        each_s: seconds after which a process is killed.
     """
     log_path = folder / "log.jsonl"
     start_s, deaths, hangs = time.monotonic(), 0, 0
@@ -122,7 +123,7 @@ def run_each(
             (None, "") if left_s <= 0 else _ask(module, _alone(work, job), environment, limit_s)
         )
         wall_s = time.monotonic() - begun_s
-        if code is None and limit_s < each_s:  # the part's time was up, not the process's
+        if code is None and limit_s < each_s:  # the part's limit, not the process's
             return PartRun(wall_s=begun_s - start_s, deaths=deaths, hangs=hangs, is_cut=True)
         row = _answer(answer) if code == 0 else None
         if row is None:
@@ -135,7 +136,7 @@ def run_each(
 
 
 def _answer(output: str) -> dict[str, object] | None:
-    """Return the answer among what a kernel may have printed; None where there is none."""
+    """Return the answer in an output in which kernels may also print; None if it has none."""
     for line in reversed(output.splitlines()):
         if line.startswith('{"status": '):
             row: dict[str, object] = json.loads(line)
@@ -144,7 +145,7 @@ def _answer(output: str) -> dict[str, object] | None:
 
 
 def _alone(work: Work, job: Job) -> str:
-    """Return the work of one fresh process."""
+    """Return the JSON of the work of one fresh process."""
     return work_to_json(
         Work(
             device_ref=work.device_ref,
@@ -159,7 +160,7 @@ def _alone(work: Work, job: Job) -> str:
 def run_command(
     words: Sequence[str], *, environment: Mapping[str, str], log_path: Path, max_s: float
 ) -> tuple[int | None, float]:
-    """Run a command to its end; return its exit code (None where it had to be killed) and its wall time, s."""
+    """Run a command; return its exit code (None if it was killed) and its wall time in s."""
     start_s = time.monotonic()
     with log_path.open("ab") as log:
         process = _start(words, environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -175,7 +176,7 @@ def run_command(
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group; one that the driver holds on to is left behind after a while."""
+    """Kill a process and its group; stop waiting if a process stuck in the driver does not end."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -190,7 +191,7 @@ def _start(
     stdout: int | IO[bytes],
     stderr: int | IO[bytes],
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, to be killed whole, that ends when this one does."""
+    """Start a process in its own session, so that its group can be killed; it dies with us."""
     libc = ctypes.CDLL(None)
 
     def die_with_parent() -> None:
@@ -210,7 +211,7 @@ def _start(
 def _watch(
     process: subprocess.Popen[bytes], log_path: Path, deadline_s: float, silence_s: float
 ) -> tuple[bool, bool]:
-    """Wait for the end; return whether the part's time was up, and whether the process was silent too long."""
+    """Wait for the end; return whether the part's time was up and whether the process hung."""
     size, heard_s = -1, time.monotonic()
     try:
         while process.poll() is None:
@@ -225,7 +226,7 @@ def _watch(
                 kill(process)
                 return False, True
             time.sleep(_POLL_S)
-    except BaseException:  # Ctrl-C: it is in a session of its own and would go on
+    except BaseException:  # Ctrl-C: the process has its own session and would go on
         kill(process)
         raise
     return False, False

@@ -1,4 +1,4 @@
-"""The tables of the comparison, made of whatever stages have left: ``results.csv``, ``agreement.csv`` and ``medians.csv``."""
+"""The tables of the finished stages: ``results.csv``, ``agreement.csv`` and ``medians.csv``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ BARS = {
     ("c", "below_100_us"): 1.5,
     ("c", "common"): 1.1,
 }
-"""What ours must reach, as a ratio."""
+"""The ratio ours / part that must be reached, by part and subset."""
 
 
 def rates(comparison: Comparison) -> list[Rate]:
-    """Return the rate of every part that has run, ours first."""
+    """Return the rates of all parts that have run, LLMPerf's first."""
     found = [
         _collected_rate(name, comparison)
         for name in ("screen", "ours", "repeat")
@@ -59,7 +59,7 @@ def rates(comparison: Comparison) -> list[Rate]:
 
 
 def agreement_rows(comparison: Comparison) -> list[Agreement]:
-    """Return how ours agrees with every other part, and with itself."""
+    """Return how LLMPerf agrees with every other part, and with its own second run."""
     if "ours" not in comparison.stages:
         return []
     ours = _medians(comparison.ours.rows)
@@ -91,7 +91,7 @@ def agreement_rows(comparison: Comparison) -> list[Agreement]:
 
 
 def write_run_medians(path: Path, comparison: Comparison) -> None:
-    """Write ``medians.csv``: a column for each run of ours and of (c), ns, in their order and named for ``run_offsets --by-kind``."""
+    """Write ``medians.csv``: medians in ns of the runs of ours and (c), for ``run_offsets``."""
     order = ("screen", "ours", "c", "repeat", PLAIN_AGAIN)
     runs: dict[str, dict[str, float]] = {}
     for number, name in enumerate(order):
@@ -108,7 +108,7 @@ def _plain_medians(comparison: Comparison, part: str) -> dict[str, float]:
 
 
 def write_results(path: Path, found: Sequence[Rate], comparison: Comparison) -> None:
-    """Write ``results.csv``: the rates, each with ours ÷ it, and what the run was."""
+    """Write ``results.csv``: each rate, the ratio ours / rate, and facts of the run."""
     (device,) = comparison.ours.dataset.devices().to_pylist()
     facts = {
         "analysed_before": f"{analysed_share(comparison.kept):.3f}",
@@ -215,7 +215,7 @@ def _is_cut(collected: Collected, comparison: Comparison, name: str) -> bool:
 
 
 def _stretches(lines: Sequence[Mapping[str, Any]]) -> list[Stretch]:
-    """Return what each process of a part did, from when it was ready."""
+    """Return the stretch of each process of a part, from the time at which it was ready."""
     starts = [index for index, line in enumerate(lines) if "ready" in line]
     found = []
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
@@ -229,7 +229,7 @@ def _stretches(lines: Sequence[Mapping[str, Any]]) -> list[Stretch]:
 
 
 def _ratios(one: Rate, found: Sequence[Rate]) -> tuple[float | None, float | None]:
-    """Return ours ÷ this rate, by wall and by work time; ours' whole where there is no row of the same subset."""
+    """Return ours / this rate, by wall and work time; ours of the same subset, else the whole."""
     mine = [rate for rate in found if rate.part == "ours"]
     same = [rate for rate in mine if rate.subset == one.subset] or mine[:1]
     if not same or one.part in ("ours", "screen", "repeat"):
@@ -249,7 +249,7 @@ def _ok(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _medians(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the medians of launches that were timed one by one."""
+    """Return the medians of the configs whose launches were timed one by one."""
     return {
         row["sample_id"]: row["median_ns"]
         for row in _ok(rows)

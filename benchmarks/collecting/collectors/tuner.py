@@ -1,16 +1,19 @@
 """Part (b): kernel_tuner's OpenCL backend at its defaults, in one process.
 
-``python -m benchmarks.collecting.collectors.tuner WORK.json LOG.jsonl``, with kernel_tuner 1.5.0 on ``PYTHONPATH`` (``HOW_TO_INSTALL``:
-the rest of what it requires is imported by other strategies and backends only).
+``python -m benchmarks.collecting.collectors.tuner WORK.json LOG.jsonl``, with kernel_tuner 1.5.0 on
+``PYTHONPATH``. ``HOW_TO_INSTALL`` installs only the requirements of this strategy and this backend.
 
-One ``tune_kernel`` call a launch config: its problem size and arguments are fixed for a call, and both differ between our
-configs. A call opens a context, uploads numpy arrays, builds and launches once more than it says (to warm up, all of
-it), then builds and launches ``iterations`` (7) times; ``time`` is the mean and ``times`` holds each, in ms. It never
-writes the inputs again, so a kernel that reads what it writes works on what it left.
+Each launch config is one ``tune_kernel`` call, because a call has one problem size and one set of
+arguments, and both differ between LLMPerf's configs. A call opens a context, uploads numpy arrays,
+and builds and launches once as a warm-up. Then it builds the kernel and launches it ``iterations``
+(7) times; ``time`` is the mean and ``times`` has each time, in ms. The call never writes the inputs
+again, so a kernel that reads what it writes works on its own output.
 
-A row holds ``call_s``, the whole call, and ``own_s``, what kernel_tuner itself counts for the config behind its warm-up
-(compile, benchmark, framework): no context, no upload, and its build comes out of pyopencl's cache, where the warm-up has
-left it. A tuning of many block sizes of one problem is no faster than that. Making the inputs (``input_s``) is in neither.
+A row has ``call_s``, the time of the whole call, and ``own_s``, the time that kernel_tuner counts
+for the config after the warm-up (compile, benchmark, framework). ``own_s`` contains no context and
+no upload, and the build comes from pyopencl's cache, which the warm-up has filled. Tuning many
+block sizes of one problem is not faster than ``own_s`` per config. Neither time includes the making
+of the inputs (``input_s``).
 """
 
 from __future__ import annotations
@@ -47,22 +50,23 @@ HOW_TO_INSTALL = (
     " jsonschema jsonschema-specifications referencing rpds-py attrs packaging typing_extensions, then PYTHONPATH=FOLDER"
 )
 _HARMLESS = frozenset({-4, -11, -52, -53, -54, -55, -61})
-"""Allocation, build and NDRange errors: nothing was launched. Behind any other the process is given up."""
+"""Codes of allocation, build and NDRange errors, at which nothing was launched. After any other
+error the process ends."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Time what the log does not have; returns the exit code."""
+    """Time the launch configs that the log does not have; return the exit code."""
     work_path, log_path = (Path(one).resolve() for one in arguments)
     try:
         from kernel_tuner import tune_kernel  # type: ignore[import-not-found]  # noqa: PLC0415
     except ImportError as error:
         sys.stderr.write(f"{error}: {HOW_TO_INSTALL}\n")
         return EXIT_MISSING
-    warnings.simplefilter("ignore")  # on dtypes of typedefs, which it does not know
+    warnings.simplefilter("ignore")  # about dtypes of typedefs, which kernel_tuner does not know
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     work = read_work(work_path)
     done = begun_items(read_log(log_path))
-    os.chdir(log_path.parent)  # it leaves the source of a kernel that fails in the current folder
+    os.chdir(log_path.parent)  # kernel_tuner writes sources of failed kernels there
     platform, device = _indices(DeviceRef(**work.device_ref))
     with PartLog(log_path) as log:
         log.ready()
@@ -76,19 +80,19 @@ def main(arguments: Sequence[str]) -> int:
             log.write({"kernel_id": job.kernel_id, "sample_id": launch.sample_id, **outcome})
             if outcome["status"] == "lost_context":
                 return EXIT_LOST_CONTEXT
-            gc.collect()  # its devices are cycles that hold contexts and buffers; outside of what is timed
+            gc.collect()  # frees contexts and buffers in reference cycles; not timed
     return 0
 
 
 def unsupported(job: Job) -> str:
     """Return why kernel_tuner's OpenCL backend cannot take the kernel, or an empty text."""
     if any(one.kind is ArgumentKind.LOCAL_BUFFER for one in job.arguments):
-        return "local_buffer_argument"  # it takes numpy arrays and numpy scalars, nothing else
+        return "local_buffer_argument"  # the backend takes numpy arrays and numpy scalars only
     return ""
 
 
 def arguments_of(job: Job) -> list[npt.NDArray[Any] | np.generic]:
-    """Return the arguments as kernel_tuner takes them: arrays for buffers, numpy scalars for values."""
+    """Return the arguments for kernel_tuner: arrays for buffers, numpy scalars for values."""
     (launch,) = job.launches
     made: list[npt.NDArray[Any] | np.generic] = []
     for argument, given in zip(job.arguments, launch.args, strict=True):
@@ -98,7 +102,7 @@ def arguments_of(job: Job) -> list[npt.NDArray[Any] | np.generic]:
             if scalar is not None and len(contents) % scalar.dtype.itemsize == 0:
                 made.append(contents.view(scalar.dtype))
             else:
-                made.append(contents)  # a structure: its bytes
+                made.append(contents)  # the bytes of a structure
             continue
         assert given.value is not None, "a scalar has a value"
         packed = pack_scalar(argument, given.value)
@@ -135,7 +139,7 @@ def _time(tune_kernel: Any, job: Job, platform: int, device: int) -> dict[str, o
         number = int(getattr(error, "code", 0))
         lost = "failed" if number in _HARMLESS else "lost_context"
         outcome = {"status": lost, "detail": f"{number}: {error}"[:500]}
-    except Exception as error:  # noqa: BLE001  (whatever it raises is a failed config of its own)
+    except Exception as error:  # noqa: BLE001  (any error counts as a failed config)
         outcome = {"status": "failed", "detail": f"{type(error).__name__}: {error}"[:500]}
     return {"call_s": time.monotonic() - start_s, "input_s": input_s, **outcome}
 
@@ -157,7 +161,7 @@ def _outcome(results: Sequence[Mapping[str, Any]]) -> dict[str, object]:
 
 
 def _indices(ref: DeviceRef) -> tuple[int, int]:
-    """Return kernel_tuner's names of the device: the indices of its platform and within it."""
+    """Return kernel_tuner's indices: of the device's platform, and of the device within it."""
     wanted = find_cl_device(ref)
     for number, platform in enumerate(cl.get_platforms()):
         if platform == wanted.platform:

@@ -1,1 +1,1 @@
-"""Measurements without sources: compact tables of a dataset, and the dataset back from them and the public corpus."""
+"""Compact tables of a dataset without sources, and its rebuilding from them and the corpus."""

@@ -1,10 +1,12 @@
-"""Publish a dataset's measurements without its sources, and make the dataset again from them and the corpus.
+"""Publish a dataset's measurements without sources; rebuild the dataset from them and the corpus.
 
 ``python -m benchmarks.data.measurements export DATASET OUT``
 
-``python -m benchmarks.data.measurements rebuild measurements/h200 --corpus github.tar.xz --corpus shoc.tar.xz --corpus rodinia.tar.xz --out DIR``
+``python -m benchmarks.data.measurements rebuild measurements/h200 --corpus github.tar.xz --corpus
+shoc.tar.xz --corpus rodinia.tar.xz --out DIR``
 
-``python -m benchmarks.data.measurements compare DATASET OTHER`` says in which columns two datasets differ.
+``python -m benchmarks.data.measurements compare DATASET OTHER`` says in which columns two datasets
+differ.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from workers.corpus.read import CorpusError
 
 
 def main() -> int:
-    """Run the command line; 1 where a comparison finds a difference, 3 on bad input."""
+    """Run the command line; return 1 if a comparison finds a difference, 3 for bad input."""
     given = _parser().parse_args()
     try:
         if given.command == "export":

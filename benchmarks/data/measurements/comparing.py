@@ -1,4 +1,4 @@
-"""Whether two datasets hold the same: rows, and every column value for value, whatever their shards."""
+"""Whether two datasets have equal rows, value for value, even if their shards differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEYS = {"samples": "sample_id", "kernels": "task_id", "devices": "device_id"}
 
 
 def differences(one: Dataset, other: Dataset) -> Iterator[str]:
-    """Yield a line for each table whose rows differ, else for each of its columns that differs."""
+    """Yield a line for each table with other rows, or for each column that differs."""
     for table, key in _KEYS.items():
         first, second = (dataset.iter_table(table) for dataset in (one, other))
         left, right = (pa.concat_tables(parts).sort_by(key) for parts in (first, second))

@@ -1,6 +1,6 @@
 """From a dataset to measurement tables.
 
-Owns the folder: which files, how large, and what ``tables.json`` says of them.
+Owns the folder: its files, their sizes, and the content of ``tables.json``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from llmperf_common.store.files.filesystem import StoreError
 from llmperf_common.store.tables.reader import Dataset
 
 ROWS_A_FILE = 80_000
-"""Some 3 MiB: large files are a burden of a repository."""
+"""Rows of about 3 MiB, because large files are a burden for a repository."""
 _LEVEL = 19
 
 
@@ -42,13 +42,14 @@ def export_tables(
     """Write the measurement tables of a dataset into a new folder.
 
     Args:
-        dataset: what is published.
-        out: a folder that is not there yet.
-        plan_seed: ``plan.seed`` of the collection; with another one the seeds of all inputs are kept as they are.
-        rows_a_file: samples of one file, at most those of one task more.
+        dataset: the dataset to publish.
+        out: a folder that does not exist yet.
+        plan_seed: ``plan.seed`` of the collection. With another value the seeds of all inputs are
+            stored, because they cannot be derived.
+        rows_a_file: samples of one file; the last task of a file may exceed the number.
 
     Returns:
-        What ``tables.json`` says.
+        The content of ``tables.json``.
 
     Raises:
         StoreError: ``out`` exists or cannot be written, or a shard is damaged.
@@ -91,7 +92,7 @@ def export_tables(
 
 
 def _parts(samples: pa.Table, rows_a_file: int) -> Iterator[pa.Table]:
-    """Yield the samples in order, no task in two parts."""
+    """Yield the samples in order, in parts that never divide a task."""
     begin = 0
     for end in ends_of_tasks(samples):
         if end - begin >= rows_a_file or end == samples.num_rows:
@@ -100,7 +101,7 @@ def _parts(samples: pa.Table, rows_a_file: int) -> Iterator[pa.Table]:
 
 
 def ends_of_tasks(samples: pa.Table) -> list[int]:
-    """Return, of samples sorted by task, the index behind the last row of each."""
+    """Return the index after the last row of each task, for samples sorted by task."""
     codes = samples.column("task_id").combine_chunks().dictionary_encode().indices.to_numpy()
     ends: list[int] = (np.flatnonzero(np.diff(codes)) + 1).tolist()
     return [*ends, len(codes)] if len(codes) else []

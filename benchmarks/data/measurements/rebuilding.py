@@ -1,6 +1,6 @@
 """From measurement tables and the corpus back to a dataset.
 
-Owns matching kernels with their sources, by id and hash, and the shards of the new dataset.
+Owns the matching of kernels with their sources, by id and hash, and the new dataset's shards.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EPOCH = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildReport:
-    """What was rebuilt; ``missing`` counts the kernels without source by suite."""
+    """The counts of a rebuild; ``missing`` has the number of kernels without source by suite."""
 
     num_tasks: int
     num_samples: int
@@ -54,20 +54,19 @@ class RebuildReport:
 def rebuild(tables: Path, corpora: Sequence[Path], out: str) -> RebuildReport:
     """Write the dataset that ``tables`` were made from, with sources found in ``corpora``.
 
-    Args:
-        tables: a folder that ``export_tables`` wrote.
-        corpora: sources as ``llmperf corpus build`` takes them; of archives and folders only the files that are
-            named in the tables are parsed, in whichever folder they lie. A kernel that is in none keeps a null source.
-        out: a new or empty folder.
+    Args: tables: a folder that ``export_tables`` wrote. corpora: sources as ``llmperf corpus
+    build`` takes them. Of archives and folders only the files are parsed whose names are in the
+    tables, in any folder. A kernel that is in no corpus keeps a null source. out: a new or empty
+    folder.
 
     Raises:
         StoreError: A table is missing or damaged, or ``out`` cannot be used.
-        CorpusError: A corpus is missing or unreadable as a whole.
+        CorpusError: A corpus is missing or cannot be read.
     """
     files = _checked(tables)
     kernels = _table(files, KERNELS_FILE).to_pylist()
     fs = open_filesystem(out)
-    with fs.lock(RUN_LOCK, exclusive=False, wait=True):  # as a collector holds it while it writes
+    with fs.lock(RUN_LOCK, exclusive=False, wait=True):  # collectors hold it while they write
         if {*fs.names(), *fs.folders()} != {RUN_LOCK}:
             raise ForeignRunError(f"{out} is not empty: choose a new or empty folder to rebuild in")
         sources = _sources(kernels, corpora)
@@ -86,7 +85,7 @@ def rebuild(tables: Path, corpora: Sequence[Path], out: str) -> RebuildReport:
 
 
 def _checked(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file that ``tables.json`` names, and its own."""
+    """Return the bytes of ``tables.json`` and of every file that it names."""
     try:
         index_bytes = (folder / INDEX_FILE).read_bytes()
         index = json.loads(index_bytes)
@@ -120,7 +119,7 @@ def _table(files: dict[str, bytes], name: str) -> pa.Table:
 
 
 def _sources(kernels: Sequence[dict[str, Any]], corpora: Sequence[Path]) -> dict[str, str]:
-    """Return kernel id to source, of the kernels whose text has the hash that was measured."""
+    """Return kernel id to source, for the kernels whose source has the measured hash."""
     hashes = {row["kernel_id"]: row["source_sha256"] for row in kernels}
     found, _ = read_kernels(corpora, only={PurePosixPath(row["path"]).name for row in kernels})
     return {
@@ -131,7 +130,7 @@ def _sources(kernels: Sequence[dict[str, Any]], corpora: Sequence[Path]) -> dict
 def _shards(
     files: dict[str, bytes], rows: dict[str, dict[str, Any]], plan_hash: str
 ) -> Iterator[ShardFile]:
-    """Yield every shard of the dataset, one file of samples in memory at a time."""
+    """Yield every shard of the dataset, with one file of samples in memory at a time."""
     devices = _table(files, DEVICES_FILE)
     footer = Footer(plan_hash=plan_hash, epoch=0, tasks=())
     for index, device in enumerate(devices.column("device_id").to_pylist()):

@@ -1,7 +1,8 @@
-"""What measurement tables are: the dataset's own tables less what can be made again and what may not be published.
+"""Measurement tables: a dataset's tables without derivable and without unpublishable content.
 
-Owns the names of the files, which columns are left out, how they are made again, and which texts are cut since they
-quote a kernel's source. Does not own reading and writing of whole folders (``exporting.py``, ``rebuilding.py``).
+Owns the names of the files, the columns that are left out, their derivation, and the cutting of
+texts that quote a kernel's source. ``exporting.py`` and ``rebuilding.py`` own the reading and
+writing of whole folders.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _QUOTED_ACCESS = re.compile(r"(furthest at line \d+):.*", re.DOTALL)
 _QUOTED_OUTPUT = re.compile(r"(build_error|stderr ends):.*", re.DOTALL)
 
 Make = Callable[[pa.Table, int], pa.Array]
-"""From samples, with all columns before it, and the plan's seed to a column."""
+"""Derives a column from the samples, with all columns before it, and the plan's seed."""
 
 
 def samples_file(number: int) -> str:
-    """Return the name of the file of samples with this number."""
+    """Return the name of the ``number``-th file of samples."""
     return f"samples-{number:02d}.parquet"
 
 
@@ -52,9 +53,9 @@ def _ids(samples: pa.Table, _: int) -> pa.Array:
 
 
 def _seeds(samples: pa.Table, plan_seed: int) -> pa.Array:
-    """A launch config's seed follows from kernel and global size; a row without NDRange has none, which is 0.
+    """Derive the seeds of launch configs from kernel and global size; 0 for a row without NDRange.
 
-    Under harness version 1 it followed from the sample's id.
+    Version 1 of the measuring code (``harness_version``) derived the seed from the sample's id.
     """
     columns = ("sample_id", "kernel_id", "global_size", "harness_version")
     seeds = [
@@ -87,16 +88,16 @@ DERIVED: dict[str, Make] = {
     "iqr_ns": _statistic("iqr_ns"),
     "mean_ns": _statistic("mean_ns"),
 }
-"""Columns of ``samples`` that follow from others, in the order in which they are made."""
+"""Columns of ``samples`` that can be derived from others, in the order of their derivation."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainSamples:
-    """Samples as they are published.
+    """Samples in their published form.
 
     Attributes:
-        table: without those columns of ``DERIVED`` that can be made again, value for value.
-        num_cut: texts of failures that quoted a source.
+        table: the samples without the columns of ``DERIVED`` whose values can all be derived.
+        num_cut: number of failure texts that were cut because they quoted a source.
     """
 
     table: pa.Table
@@ -104,7 +105,7 @@ class PlainSamples:
 
 
 def without_derived(samples: pa.Table, plan_seed: int) -> PlainSamples:
-    """Return the samples to publish; a column that does not follow from the others here is kept."""
+    """Return the samples to publish; a column whose values cannot be derived is kept."""
     kept = samples.combine_chunks()
     for name, make in DERIVED.items():
         if make(samples, plan_seed).equals(kept.column(name).combine_chunks()):
@@ -120,7 +121,7 @@ def without_derived(samples: pa.Table, plan_seed: int) -> PlainSamples:
 
 
 def with_derived(table: pa.Table, plan_seed: int) -> pa.Table:
-    """Return published samples with every column of the dataset, in its order; null where they are older than it."""
+    """Return published samples with all columns of a dataset; newer columns are null."""
     for name, make in DERIVED.items():
         if name not in table.column_names:
             table = table.append_column(name, make(table, plan_seed))
@@ -128,7 +129,7 @@ def with_derived(table: pa.Table, plan_seed: int) -> pa.Table:
 
 
 def without_sources(kernels: pa.Table) -> pa.Table:
-    """Return the kernels to publish: no source, no compiler's log, no text that quotes an access."""
+    """Return the kernels to publish, without sources, compiler logs and quoted accesses."""
     rows = [_without_source(row) for row in kernels.to_pylist()]
     schema = KERNELS.remove(KERNELS.get_field_index("source"))
     return pa.Table.from_pylist(rows, schema=schema)
@@ -142,7 +143,7 @@ def _without_source(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_line(text: str | None) -> str | None:
-    """Return the first line: what a compiler says; the lines of the source come after it."""
+    """Return the first line, which has the compiler's message; the source's lines follow it."""
     return text.split("\n", 1)[0] if text else text
 
 

@@ -1,16 +1,17 @@
 """Compare counted work with the GPU's hardware counters, launch by launch.
 
-``… choose DATASET --out JOBS.json [--kernels 330] [--configs 3] [--seed 0]`` draws launches of a
-dataset with sources;
-``… count JOBS.json --out COUNTS.parquet`` counts them on the CPU device, as ``llmperf collect`` does;
-``… measure JOBS.json --out COUNTERS.csv`` launches each once under NVIDIA's ``ncu`` (needs pycuda and a
-GPU, no libclang);
-``… compare COUNTERS.csv COUNTS.parquet [--out ROWS.csv]`` prints how far they are apart, and writes
-the numbers of each launch.
+* ``… choose DATASET --out JOBS.json [--kernels 330] [--configs 3] [--seed 0]`` draws launches of a
+  dataset with sources;
+* ``… count JOBS.json --out COUNTS.parquet`` counts their work on the CPU device, as ``llmperf
+  collect`` does;
+* ``… measure JOBS.json --out COUNTERS.csv`` launches each of them once under NVIDIA's ``ncu``
+  (needs pycuda and a GPU, no libclang);
+* ``… compare COUNTERS.csv COUNTS.parquet [--out ROWS.csv]`` prints how far counts and counters are
+  apart, and writes the numbers of each launch.
 
-(``…`` is ``python -m benchmarks.device.hardware_counts``.) ``ncu`` sees no OpenCL launches. So the PTX
-that OpenCL's compiler makes is loaded through the CUDA driver and launched there, with equal inputs
-(``workers/device/cuda``).
+(``…`` is ``python -m benchmarks.device.hardware_counts``.) ``ncu`` does not see OpenCL launches.
+Therefore the PTX that OpenCL's compiler makes is loaded through the CUDA driver and launched there,
+with equal inputs (``workers/device/cuda``).
 """
 
 from __future__ import annotations

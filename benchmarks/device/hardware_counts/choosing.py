@@ -1,11 +1,14 @@
 """Which launches are compared, and their counts on the CPU device.
 
-Owns the draw: random kernels with an ok time on the dataset's GPU, of which the memory analysis
-validated all extents (others may reach beyond their buffers, and a fault ends the process), and of
-each random ok launches that the memory analysis planned, that last at most ``MOST_NS`` and whose
-buffers have at most ``MOST_BYTES`` together, since ``ncu`` repeats a launch for each group of
-counters and restores the buffers in between. Left out are kernels that print (their PTX needs
-OpenCL's runtime) and those with a vector by value (one read its address, and faulted under CUDA).
+Owns the draw of kernels and launches. The kernels are random kernels with an ok time on the
+dataset's GPU. The memory analysis must have validated all extents of a kernel, because other
+kernels may reach beyond their buffers, and a fault ends the process. Two sorts of kernels are left
+out: kernels that print (their PTX needs OpenCL's runtime) and kernels with a vector by value (such
+a kernel read the vector's address and faulted under CUDA).
+
+The launches of a kernel are random ok launches that the memory analysis planned. They last at most
+``MOST_NS`` and their buffers have at most ``MOST_BYTES`` together, because ``ncu`` repeats a launch
+for each group of counters and restores the buffers in between.
 """
 
 from __future__ import annotations
@@ -78,7 +81,8 @@ def choose_launches(dataset: Path, out: Path, kernels: int, configs: int, seed: 
 def count_launches(jobs: Path, out: Path) -> str:
     """Count the work of each launch and write one row for each.
 
-    A row has ``sample_id``, ``kernel_id``, ``name``, the counts, and ``reason``: why there are none.
+    A row has ``sample_id``, ``kernel_id``, ``name``, the counts, and in ``reason`` why there are
+    none.
     """
     ref = choose("cpu")
     if isinstance(ref, NoDevice):

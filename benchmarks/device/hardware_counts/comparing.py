@@ -1,9 +1,10 @@
 """How far counted work and hardware counters are apart.
 
-Owns which count is held against which counter. An error is |counted - counter| ÷ counter; launches
-where both are zero are left out. Floating-point operations are compared with all of ``fadd``,
-``fmul`` and ``ffma`` (two each), fp64 alike: a division or a root of the source is several such
-instructions of the machine, so launches without ``special_ops`` have a line of their own.
+Owns the assignment of counts to counters. An error is |counted - counter| ÷ counter; launches
+where both are zero are left out. Floating-point operations are compared with the sum of
+``fadd``, ``fmul`` and ``ffma`` (which counts twice), and in the same way for fp64. A division or a
+root in the source becomes several such machine instructions. Therefore launches without
+``special_ops`` have a line of their own.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ COMPARED: Mapping[str, tuple[Callable[[Row], float], Callable[[Row], float]]] = 
         lambda counter: counter["l2_load_sectors"] + counter["l2_store_sectors"],
     ),
 }  # fmt: skip
-"""What is compared: from the counts of a launch, and from its counters."""
+"""Functions that give each compared number from a launch's counts and from its counters."""
 _KEPT = (
     "sample_id", "kernel_id", "name", "is_exact", "without_barriers", "special_ops", "group_bytes",
 )  # fmt: skip
 _FAR = 1.999
-"""A ratio of this or more, or its inverse or less, is "2x or more off": many are 2 but for rounding."""
+"""From this ratio or its inverse on, a count is "2x or more off": 2, minus rounding errors."""
 
 
 def compare(counters: Path, counts: Path, out: Path | None) -> str:
@@ -84,19 +85,19 @@ def compare(counters: Path, counts: Path, out: Path | None) -> str:
 
 
 def is_without_counters(row: Mapping[str, str]) -> bool:
-    """Whether ``ncu`` gave none or not all counters of a launch."""
+    """Return whether ``ncu`` did not give all counters of a launch."""
     return bool(row["note"]) or not all(row[name] for name in COUNTERS)
 
 
 def error_of(counted: float, counter: float) -> float | None:
-    """Return |counted - counter| ÷ counter: None if both are zero, infinite if only the counter is."""
+    """Return |counted - counter| ÷ counter; None if both are 0, infinite if only the counter is."""
     if not counter:
         return None if not counted else math.inf
     return abs(counted - counter) / counter
 
 
 def is_far(counted: float, counter: float) -> bool:
-    """Whether two numbers, not both zero, are a factor of two or more apart."""
+    """Return whether two numbers, not both zero, differ by a factor of two or more."""
     return not counted or not counter or not 1 / _FAR < counted / counter < _FAR
 
 

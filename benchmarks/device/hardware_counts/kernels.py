@@ -1,4 +1,4 @@
-"""Kernel records with what a compiler, a launch and a count need, and nothing else."""
+"""Kernel records with only the fields that a compiler, a launch and a count need."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Launch jobs through the CUDA driver, each launch once, for ``ncu`` to watch.
 
-``python -m benchmarks.device.hardware_counts.launching JOBS.json PROGRESS.jsonl --first N --number M``
+``python -m benchmarks.device.hardware_counts.launching JOBS.json PROGRESS.jsonl --first N --number
+M``
 
-Before and after each launch a line goes to PROGRESS: ``sample_id``, ``stage`` (``begun``, ``launched`` or ``failed``),
-``note``. The launches come in the order of these lines, so ``ncu``'s rows can be matched with them, and a process that
-dies tells which launch it died in.
+Before and after each launch the program writes a line to PROGRESS: ``sample_id``, ``stage``
+(``begun``, ``launched`` or ``failed``), ``note``. The launches come in the order of these lines, so
+that ``ncu``'s rows can be matched with them. If the process dies, the lines show in which launch.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 def kernel_of(job: Job) -> Kernel:
-    """Return what a compiler and a launch need of a job's kernel."""
+    """Return a job's kernel, with the fields that a compiler and a launch need."""
     return bare_kernel(
         kernel_id=job.kernel_id,
         name=job.name,

@@ -1,8 +1,8 @@
 """Run launches under ``ncu`` and bring the counters of each launch into one CSV.
 
 Owns the names of the counters (NVIDIA, *Nsight Compute, metrics reference*). A process launches
-``JOBS_A_PROCESS`` kernels. If one dies, the next goes on with the kernel after the one it died in;
-after ``MOST_DEATHS`` deaths nothing more is launched.
+``JOBS_A_PROCESS`` kernels. If it dies, the next process continues after the kernel in which it
+died. After ``MOST_DEATHS`` deaths no further process starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COUNTERS = {
     "l2_load_sectors": "lts__t_sectors_srcunit_tex_op_read.sum",
     "l2_store_sectors": "lts__t_sectors_srcunit_tex_op_write.sum",
 }
-"""Our name of each counter to NVIDIA's."""
+"""Maps our name of each counter to NVIDIA's name."""
 JOBS_A_PROCESS = 24
 MOST_DEATHS = 2
 _PROCESS_TIMEOUT_S = 180.0
@@ -44,9 +44,9 @@ _PROCESS_TIMEOUT_S = 180.0
 def measure(jobs: Path, out: Path, *, max_time_s: float) -> str:
     """Launch jobs under ``ncu`` and write a row for each launch that was begun.
 
-    A row has ``sample_id``, the GPU's ``device`` name, the counters, and a ``note`` where there are
-    none. No further process starts once ``max_time_s`` is over; launches that were not begun, also
-    those behind a launch that ended its process, have no row.
+    A row has ``sample_id``, the GPU's ``device`` name, the counters, and a ``note`` if there are no
+    counters. No further process starts after ``max_time_s``. Launches that were not begun have no
+    row, for example the other launches of a kernel whose launch ended its process.
     """
     device = _gpu_name()
     end_s = time.monotonic() + max_time_s
@@ -90,8 +90,8 @@ def _one_process(jobs: Path, first: int, left_s: float) -> tuple[list[dict[str, 
 
 
 def _run(command: Sequence[str], *, timeout_s: float) -> int:
-    """Return the exit status; after ``timeout_s`` the command and its children are killed."""
-    # Standard output would lie among the lines of the CSV.
+    """Run a command and return its exit status; after ``timeout_s`` kill it and its children."""
+    # The command's standard output would mix with the lines of the CSV.
     with subprocess.Popen(command, stdout=sys.stderr, start_new_session=True) as process:
         try:
             return process.wait(timeout_s)
@@ -107,9 +107,9 @@ def _gpu_name() -> str:
 
 
 def _jobs_touched(jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> int:
-    """Return how many jobs, at least one, lie up to the last that has a row.
+    """Return the number of jobs up to the last job with a row, at least 1.
 
-    The others are for the next process.
+    The next process continues after these jobs.
     """
     seen = {row["sample_id"] for row in rows}
     touched = [
@@ -123,7 +123,7 @@ def _jobs_touched(jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> int:
 def counter_rows(lines: Iterable[str]) -> list[dict[str, str]]:
     """Return the rows of ``ncu``'s raw page.
 
-    Left out: its messages, its line of units, and launches that CUDA refused.
+    Messages of ``ncu``, its line of units, and launches that CUDA refused are left out.
     """
     table = [line for line in lines if line.startswith('"')]
     rows = list(csv.DictReader(table))
@@ -133,7 +133,7 @@ def counter_rows(lines: Iterable[str]) -> list[dict[str, str]]:
 def matched(
     lines: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]
 ) -> Iterator[dict[str, str]]:
-    """Yield a row for each launch: counters of those that were launched, the note of the others."""
+    """Yield a row for each launch, with counters if it was launched, else with a note."""
     waiting = iter(rows)
     for line in lines:
         if line["stage"] == "failed":

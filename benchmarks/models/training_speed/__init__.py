@@ -1,1 +1,1 @@
-"""How fast a language model trains here, beside the released recipe and a tuned one."""
+"""Training speed of a language model here, compared with the released and a tuned recipe."""

@@ -1,14 +1,19 @@
-"""Training speed beside the released recipe and a tuned one: one device, one run, the same tokens.
+"""Training speed compared with the released and a tuned recipe: one device, the same tokens.
 
-``python -m benchmarks.models.training_speed prompts --data DIR --out STORE [--kernels 512] [--launches 48] [--seed 0] [--tokenizer FOLDER]``
-``python -m benchmarks.models.training_speed speed STORE --size 350m [--configs 16 48] [--tokens 49152] [--recipes packed released tuned] [--seconds 5] [--out FILE.csv]``
-``python -m benchmarks.models.training_speed race STORE --size 350m [--seconds 60] [--rates 1e-4 3e-4 1e-3] [--out FILE.csv]``
+* ``python -m benchmarks.models.training_speed prompts --data DIR --out STORE [--kernels 512]
+  [--launches 48] [--seed 0] [--tokenizer FOLDER]``
+* ``python -m benchmarks.models.training_speed speed STORE --size 350m [--configs 16 48]
+  [--tokens 49152] [--recipes packed released tuned] [--seconds 5] [--out FILE.csv]``
+* ``python -m benchmarks.models.training_speed race STORE --size 350m [--seconds 60]
+  [--rates 1e-4 3e-4 1e-3] [--out FILE.csv]``
 
-``prompts`` writes compact text prompts of real kernels, which the others read; it needs no GPU. ``speed`` trains random
-weights with each recipe: *packed* (ours), *released* (every launch padded to 2,048 tokens) and *tuned* (launches of similar
-length together, padded to multiples of 64), the padded ones with several micro-batches. ``race`` trains *tuned* for
-``--seconds`` and *packed* for a fifth of that, from the same weights, at each learning rate, and writes their validation
-losses: the bar is met if packed's lowest is at most tuned's. Rows appear as they are measured, in the file, too.
+``prompts`` writes compact text prompts of real kernels, which the other commands read; it needs no
+GPU. ``speed`` trains random weights with each recipe: *packed* (LLMPerf's), *released* (every
+launch padded to 2,048 tokens) and *tuned* (launches of similar length together, padded to multiples
+of 64). The two padded recipes are run with several micro-batches. ``race`` trains *tuned* for
+``--seconds`` and *packed* for a fifth of that time, from the same weights and at each learning
+rate, and writes their validation losses. The bar is met if the lowest loss of *packed* is at most
+that of *tuned*. Rows are printed, and written to the file, as soon as they are measured.
 """
 
 from __future__ import annotations
@@ -41,13 +46,14 @@ _MICRO_BATCHES = {
         "tuned": ((4, False), (8, False), (16, True)),
     },
 }
-"""Forward passes of the padded recipes: launches at 2,048 tokens, and whether activations are computed again."""
+"""Micro-batches of the padded recipes, by size and recipe: launches of 2,048 tokens in a forward
+pass, and whether activations are recomputed."""
 
 _RELEASED_LAUNCHES_PER_STEP = 16
-"""The paper's 64 launches a step on four GPUs."""
+"""One GPU's share of the paper's 64 launches per step on four GPUs."""
 
 _SHARE_OF_TIME = 5
-"""In a race packed has this part of tuned's time."""
+"""In a race the time of *tuned* is divided by this for *packed*."""
 
 _RECIPES = ("packed", "released", "tuned")
 
@@ -135,7 +141,7 @@ def _race(store: TokenStore, ranks: Ranks, options: argparse.Namespace) -> Itera
 def _measured(
     make: Callable[[], Recipe], measure: Callable[[Recipe], Iterable[Row]]
 ) -> Iterator[Row]:
-    """Measure one recipe; one that does not fit into the device's memory is named and left out."""
+    """Measure one recipe; if it does not fit into the device's memory, report and skip it."""
     recipe = make()
     try:
         yield from measure(recipe)

@@ -1,8 +1,8 @@
-"""The two recipes that are beaten: one sequence a launch, padded, through transformers' own CodeGen.
+"""The two padded recipes: one padded sequence for each launch, through transformers' own CodeGen.
 
-*released* pads every prompt to the context of 2,048 tokens, as the paper's code does. *tuned* pads to the next
-multiple of 64 and sorts launches of similar length together. Both read the tokens that packing reads, end in the head
-that packing has, and are fitted by the same engine (ZeRO-2).
+*released* pads every prompt to the context of 2,048 tokens, as the paper's code does. *tuned* pads
+to the next multiple of 64 and groups launches of similar length. Both read the same tokens as
+packing, have the same head and are fitted by the same engine (ZeRO-2).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from trainer.regressor.spec import RegressorSpec
 
 CONTEXT = 2048
 _BUCKET = 64
-"""Tokens: padded lengths of the tuned recipe are multiples of it."""
+"""Padded lengths of the tuned recipe are multiples of this number of tokens."""
 
 _SORTED_TOGETHER = 64
-"""Steps whose launches are sorted by length before they are cut into batches (tuned)."""
+"""Number of steps whose launches are sorted by length together, before the division into batches
+(tuned)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class PaddedBatch:
 
 
 class PaddedRegressor(nn.Module):
-    """transformers' CodeGen with the head of ``like``, which lends it its weights, too."""
+    """transformers' CodeGen with the head and a copy of the backbone weights of ``like``."""
 
     def __init__(self, like: Regressor, *, checkpointing: bool) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class PaddedRegressor(nn.Module):
         config = transformers.CodeGenConfig(**like.spec.backbone, use_cache=False)
         self.backbone = transformers.CodeGenModel(config)
         theirs = to_their_layout(like.backbone.state_dict())
-        self.backbone.load_state_dict(theirs, strict=False)  # its own buffers are computed
+        self.backbone.load_state_dict(theirs, strict=False)  # CodeGenModel computes its buffers
         if checkpointing:
             self.backbone.gradient_checkpointing_enable()
         self.head = like.head
@@ -78,12 +79,13 @@ class PaddedSource:
 
     Attributes:
         store: the prompts.
-        spec: of the model, for the count of operations.
-        device: where batches go.
-        micro_batch: most launches of a forward pass at the full context; shorter ones are more.
-        launches_per_step: of an optimiser step.
-        is_tuned: whether lengths are sorted and cut.
-        seed: of the order.
+        spec: the model's spec, for the count of operations.
+        device: device of the batches.
+        micro_batch: maximum launches of a forward pass at the full context; with shorter launches
+            a pass has more.
+        launches_per_step: launches of an optimiser step.
+        is_tuned: whether launches are sorted by length and padded to short lengths.
+        seed: seed of the order.
     """
 
     store: TokenStore
@@ -95,7 +97,7 @@ class PaddedSource:
     seed: int = 0
 
     def passes(self, step: int, rank: int, world_size: int) -> StepPasses:
-        """Return a step's passes (from 1); one process only."""
+        """Return the passes of ``step``, counted from 1; there is only one process."""
         assert (rank, world_size) == (0, 1), "measured in one process"
         rows = self._rows_of(step)
         return StepPasses(
@@ -104,13 +106,13 @@ class PaddedSource:
         )
 
     def validation(self, rows: npt.NDArray[np.int64]) -> Iterator[Pass]:
-        """Give passes over ``rows``."""
+        """Yield passes over ``rows``."""
         yield from map(self._pass, self._parts(rows))
 
     def _rows_of(self, step: int) -> npt.NDArray[np.int64]:
         rows, size = self.store.train_rows, self.launches_per_step
         steps_a_window = 1
-        if self.is_tuned:  # never more than an epoch: launches would stand in it twice
+        if self.is_tuned:  # at most an epoch, so that no launch is in the window twice
             steps_a_window = max(1, min(_SORTED_TOGETHER, len(rows) // size))
         a_window = steps_a_window * size
         window, within = divmod(step - 1, steps_a_window)
@@ -126,7 +128,7 @@ class PaddedSource:
             return order
         ordered = order[np.argsort(self._lengths(order), kind="stable")].reshape(-1, size)
         start = np.random.default_rng((self.seed, window, 1)).random()
-        # Any few steps in a row have short, middling and long launches: a rate over them is that of all.
+        # Consecutive steps mix short, medium and long launches, so their rate is that of all steps.
         return ordered[_evenly_spread(len(ordered), start)[within]]
 
     def _lengths(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -138,7 +140,7 @@ class PaddedSource:
         begin = 0
         while begin < len(rows):
             size = self.micro_batch
-            if self.is_tuned:  # equally many tokens as the micro-batch has at the full context
+            if self.is_tuned:  # as many tokens as the micro-batch has at the full context
                 longest = _rounded(int(self._lengths(rows[begin:]).max()))
                 size = max(1, self.micro_batch * CONTEXT // longest)
             yield rows[begin : begin + size]
@@ -178,7 +180,7 @@ class PaddedSource:
 
 
 def _evenly_spread(count: int, start: float) -> npt.NDArray[np.int64]:
-    """Return a permutation of ``count`` places whose first n, for each n, lie evenly among all."""
+    """Return a permutation of ``count`` places; its first n places are evenly spread for all n."""
     golden = (start + np.arange(count) * (5**0.5 - 1) / 2) % 1
     return np.argsort(np.argsort(golden))
 

@@ -12,7 +12,7 @@ from trainer.prompt.encode import new_encoder
 from trainer.regressor_config import PromptConfig
 
 VALIDATION_SHARE = 0.1
-"""Of the kernels."""
+"""Share of the kernels in the validation part."""
 
 _CONTEXT = 2048
 """Tokens of a CodeGen model's context."""
@@ -29,15 +29,16 @@ def write_prompts(
 ) -> str:
     """Write compact text prompts of randomly chosen kernels with equally many launches each.
 
-    Kernels with fewer launches, and those whose prompt would be cut, are not taken. Without ``tokenizer`` one is
-    trained on the kernels that are taken; it needs a fifth fewer tokens for a source than GPT-2's.
+    Kernels with fewer launches and launches with longer prompts than the context are left out.
+    Without ``tokenizer``, a tokenizer is trained on the chosen kernels; it needs a fifth fewer
+    tokens for a source than GPT-2's.
 
     Args:
         data: a dataset whose kernels come with their sources.
         folder: the token store to write.
-        kernels: how many are wanted.
-        launches: of each kernel.
-        seed: of the choice.
+        kernels: number of kernels.
+        launches: number of launches of each kernel.
+        seed: seed of the choice.
         tokenizer: a folder with ``tokenizer.json``, or with ``vocab.json`` and ``merges.txt``.
 
     Returns:

@@ -25,7 +25,7 @@ SHAPES = {
     "350m": CODEGEN_350M,
     "2b": CODEGEN_2B,
 }
-"""``toy`` is for a rehearsal on a CPU."""
+"""Model configs by size; ``toy`` is for a trial run on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class Recipe:
     """One way to train.
 
     Attributes:
-        name: which.
-        setting: what was chosen in it, in words.
-        zero_stage: of DeepSpeed.
-        model: what is trained.
-        source: its steps.
-        validation: gives the validation part's passes.
+        name: name of the recipe.
+        setting: the recipe's settings, in words.
+        zero_stage: DeepSpeed's ZeRO stage.
+        model: the model to train.
+        source: the steps of the training.
+        validation: returns the passes of the validation part.
     """
 
     name: Name
@@ -52,7 +52,7 @@ class Recipe:
 def packed(
     store: TokenStore, size: Size, device: torch.device, *, configs: int, tokens: int
 ) -> Recipe:
-    """Return ours: prefix-shared packs of ``configs`` launches a kernel, ``tokens`` a forward pass."""
+    """Return LLMPerf's recipe: packs with shared prefixes, ``configs`` launches per kernel."""
     model = _model(store, size, device)
     longest = 2048
     packing = PackingConfig(
@@ -109,7 +109,7 @@ def padded(
 
 
 def _model(store: TokenStore, size: Size, device: torch.device) -> Regressor:
-    """Build the model on ``device``: two billion random numbers take a CPU half a minute."""
+    """Build the model on ``device``: a CPU draws two billion random numbers in half a minute."""
     spec = RegressorSpec(
         config=RegressorConfig(backbone="codegen", features=False, head_width=512),
         vocabulary=SHAPES[size]["vocab_size"],

@@ -1,4 +1,4 @@
-"""Samples a second of a recipe, and its loss over the time it trains."""
+"""Samples per second of a recipe, and its loss over the training time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.fit.step_source import StepPasses
 from trainer.regressor_config import OptimiserConfig
 
 PEAK_FLOPS = 989e12
-"""Of an NVIDIA H100 or H200 (SXM) in bf16, dense; MFU of other devices is not given."""
+"""Peak FLOP/s of an NVIDIA H100 or H200 (SXM) in bf16, dense. Other devices get no MFU."""
 
 _WARM_STEPS = 3
 _LEAST_STEPS = 4
@@ -26,20 +26,21 @@ _LEAST_STEPS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What was measured of a recipe; rates are of the steps after the first three.
+    """The measurements of a recipe; rates are over the steps after the first three.
 
     Attributes:
         recipe: its name.
-        size: of the model.
-        setting: what was chosen in it.
-        steps: measured.
-        step_s: seconds of the mean step.
-        samples_per_s: launches a second.
-        tokens_per_s: real tokens a second, each counted once.
-        mfu: by DESIGN section 9; None on a device whose peak is not known here.
+        size: size of the model.
+        setting: the recipe's settings.
+        steps: number of measured steps.
+        step_s: mean seconds of a step.
+        samples_per_s: launches per second.
+        tokens_per_s: tokens without padding per second, each counted once.
+        mfu: by the operations of ``trainer/regressor/flops.py``; None on a device without a known
+            peak.
         start_s: seconds of the first three steps: compilation, first allocation.
-        peak_gib: device memory.
-        recompiled: graphs that torch compiled while it was measured.
+        peak_gib: peak of the device's memory.
+        recompiled: number of graphs that torch compiled during the measurement.
     """
 
     recipe: str
@@ -57,7 +58,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossAt:
-    """The validation loss of a recipe after some training; validation itself takes no time here."""
+    """The validation loss of a recipe after some training; its time excludes validation."""
 
     recipe: str
     size: str
@@ -117,9 +118,9 @@ def losses_of(
     looks: int,
     warmup_steps: int = 20,
 ) -> Iterator[LossAt]:
-    """Train for ``seconds`` (after compilation) and give the validation loss ``looks`` times on the way.
+    """Train for ``seconds`` and yield the validation loss ``looks`` times on the way.
 
-    The first steps, in which graphs are compiled, count as steps and not as time, for every recipe alike.
+    For every recipe, the first steps, in which graphs are compiled, count as steps but not as time.
     """
     with closing(_engine(recipe, ranks, learning_rate=learning_rate)) as engine:
         steps = _steps(recipe)
@@ -153,7 +154,7 @@ def losses_of(
 
 def forget(recipe: Recipe) -> None:
     """Give a recipe's memory back to the device."""
-    recipe.model.to("meta")  # frees the device's memory without a copy
+    recipe.model.to("meta")  # frees device memory without a copy
     torch._dynamo.reset()
     gc.collect()
     if torch.cuda.is_available():
@@ -181,7 +182,7 @@ def _step(engine: Engine, passes: StepPasses, rate: float) -> None:
 
 
 def _steps(recipe: Recipe) -> Iterator[StepPasses]:
-    """Give the steps in order, each made while the one before it computes, as a fit does."""
+    """Yield the steps in order; each is prepared while the last one computes, as in a fit."""
     with ThreadPoolExecutor(1) as pool:
         number = 1
         ahead = pool.submit(recipe.source.passes, number, 0, 1)

@@ -1,6 +1,7 @@
-"""Small datasets for tests, true to the schema because the store's own functions write them.
+"""Small datasets for tests; they follow the schema, because the store's own functions write them.
 
-``make_dataset`` does what a collector does: ``run.json``, an epoch, a device's shard, pairs of shards, manifests.
+``make_dataset`` writes what a collector writes: ``run.json``, an epoch, a device's shard, pairs of
+shards, manifests.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ START_US = 1_700_000_000_000_000
 PLAN_HASH = ids.content_id("plan", "tests")
 
 OutcomeOf = Callable[[int, int], Outcome]
-"""From the numbers of a kernel and of a config to what happened."""
+"""Maps the numbers of a kernel and of a config to the outcome."""
 
 
 def make_timing(median_ns: float = 10_000.0, num_readings: int = 5) -> Timing:
-    """A timing around ``median_ns``."""
+    """Return a timing around ``median_ns``."""
     return Timing(
         time_ns=tuple(median_ns + 8.0 * (i - num_readings // 2) for i in range(num_readings)),
         first_ns=median_ns * 2,
@@ -63,17 +64,17 @@ def make_timing(median_ns: float = 10_000.0, num_readings: int = 5) -> Timing:
 
 
 def make_failure(code: FailureCode = FailureCode.HANG) -> Failure:
-    """A failure at launch."""
+    """Return a failure at launch."""
     return Failure(code=code, stage=Stage.LAUNCH, detail=f"made by a test: {code.value}")
 
 
 def good_outcome(kernel: int, config: int) -> Outcome:
-    """Every config works; times from 1 µs up, all different."""
+    """Return a timing for every config: different times from 1 µs up."""
     return make_timing(1_000.0 * (1 + config) + 100.0 * kernel, num_readings=3 + config % 3)
 
 
 def mixed_outcome(kernel: int, config: int) -> Outcome:
-    """Most configs work; some exceed the time budget, some hang."""
+    """Return a timing for most configs; some exceed the time budget, some hang."""
     if config == 2:
         return make_failure(FailureCode.OVER_TIME_BUDGET)
     if config == 3 and kernel % 2:
@@ -82,7 +83,7 @@ def mixed_outcome(kernel: int, config: int) -> Outcome:
 
 
 def make_kernel(number: int = 0, *, suite: str = "tests", failure: Failure | None = None) -> Kernel:
-    """A scaled-copy kernel; ``number`` makes its source, and so its id, its own."""
+    """Return a scaled-copy kernel; each ``number`` gives a different source and id."""
     name = f"scale_{number}"
     source = (
         f"__kernel void {name}(__global const float *in, __global float *out, float factor) {{\n"
@@ -104,7 +105,7 @@ def make_kernel(number: int = 0, *, suite: str = "tests", failure: Failure | Non
 
 
 def make_signature() -> Signature:
-    """The signature of ``make_kernel``'s kernels."""
+    """Return the signature of ``make_kernel``'s kernels."""
     buffers = [
         Argument(
             position=position,
@@ -139,7 +140,7 @@ def make_signature() -> Signature:
 
 
 def make_config(kernel: Kernel, number: int, device_class: str = "replay") -> LaunchConfig:
-    """The ``number``-th launch config of a kernel; numbers give different sample ids."""
+    """Return the ``number``-th launch config of a kernel; numbers give different sample ids."""
     num_items = 64 * (1 + number)
     args = (
         LaunchArgument(position=0, kind=ArgumentKind.GLOBAL_BUFFER, elements=num_items),
@@ -169,7 +170,7 @@ def make_config(kernel: Kernel, number: int, device_class: str = "replay") -> La
 
 
 def make_device(number: int = 0, device_class: str = "replay") -> Device:
-    """A device without peaks."""
+    """Return a device without peaks."""
     content = [device_class, f"uuid-{number}"]
     return Device(
         device_id=ids.content_id("device", content),
@@ -194,7 +195,7 @@ def make_device(number: int = 0, device_class: str = "replay") -> Device:
 
 
 def make_device_class(name: str = "replay") -> DeviceClass:
-    """The plan's view of ``make_device``."""
+    """Return the device class of ``make_device``, as the plan has it."""
     return DeviceClass(
         name=name,
         compute_units=4,
@@ -209,7 +210,7 @@ def make_device_class(name: str = "replay") -> DeviceClass:
 def make_run(
     *, plan_hash: str = PLAN_HASH, num_tasks: int = 3, device_classes: Sequence[str] = ("replay",)
 ) -> RunRecord:
-    """A run record of a small plan."""
+    """Return a run record of a small plan."""
     return RunRecord(
         plan_hash=plan_hash,
         corpus_sha256=ids.sha256_hex(b"corpus"),
@@ -229,7 +230,7 @@ def make_result(
     plan_hash: str = PLAN_HASH,
     attempt: int = 1,
 ) -> TaskResult:
-    """The result of one task, a config for each outcome; the kernel's own failure gives its one row."""
+    """Return a task's result, a row for each outcome, or one row if the kernel itself failed."""
     device = device or make_device()
     configs = [make_config(kernel, i, device.device_class) for i in range(len(outcomes))]
     if kernel.failure is not None:
@@ -289,7 +290,7 @@ def write_pair(
 def publish_entries(
     fs: Filesystem, entries: Sequence[ShardEntry], *, plan_hash: str = PLAN_HASH, epoch: int = 1
 ) -> Manifest:
-    """Publish, which must succeed."""
+    """Publish entries; publishing must succeed."""
     manifest = publish(fs, entries, plan_hash=plan_hash, epoch=epoch)
     assert isinstance(manifest, Manifest)
     return manifest
@@ -309,14 +310,14 @@ def make_dataset(
     """Write a dataset as one collector would, and return ``path``.
 
     Args:
-        path: its folder.
-        kernels: the kernels, or how many of ``make_kernel`` to take.
-        num_configs: launch configs a kernel.
-        outcome_of: what happens to each; ``good_outcome`` by default.
-        kernels_per_shard: tasks a pair of shards; each pair is a manifest version of its own.
-        plan_hash: of the run.
-        device: the one that ran all.
-        num_planned_tasks: more than the kernels leaves the rest pending.
+        path: the dataset's folder.
+        kernels: the kernels, or the number of kernels of ``make_kernel``.
+        num_configs: launch configs of each kernel.
+        outcome_of: gives the outcome of each launch config; ``good_outcome`` by default.
+        kernels_per_shard: tasks of a pair of shards; each pair has its own manifest version.
+        plan_hash: the run's plan hash.
+        device: the device that ran all tasks.
+        num_planned_tasks: number of tasks of the plan; those beyond the kernels stay pending.
     """
     chosen = [make_kernel(i) for i in range(kernels)] if isinstance(kernels, int) else list(kernels)
     device = device or make_device()

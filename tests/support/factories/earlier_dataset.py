@@ -1,7 +1,7 @@
 """A dataset of schema version 5 as its collector left it, stopped after two of three tasks.
 
-Made on the replay device by the tree before version 6: kernels ``k0``, ``k1``, ``k2`` of
-``tests.support.collecting.write_kernels``, three configs each, with ``OPTIONS``.
+The last code before version 6 made it on the replay device, from the kernels ``k0``, ``k1``, ``k2``
+of ``tests.support.collecting.write_kernels``, with three configs each and ``OPTIONS``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A driver's side of NVML for the real ``pynvml``: what its C library would answer, in Python.
+"""A fake driver for the real ``pynvml``: the answers of NVML's C library, in Python.
 
-``pynvml`` calls functions of ``libnvidia-ml.so.1`` with a handle and pointers to fill; here these functions are
-closures. So the wrappers, structures and error classes that run are the real ones; only the card is not there.
+``pynvml`` calls functions of ``libnvidia-ml.so.1`` with a handle and pointers to fill; here these
+functions are closures. Therefore the wrappers, structures and error classes are the real ones; only
+the card is fake.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SUCCESS, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE, GPU_IS_LOST = 0, 3, 6, 7, 
 
 @dataclass
 class FakeCard:
-    """What one card answers. ``errors``: the status of NVML functions that fail, by name."""
+    """The answers of one card; ``errors`` maps names of failing NVML functions to their status."""
 
     clocks_mhz: tuple[int, int] = (1905, 3201)
     max_clocks_mhz: tuple[int, int] = (1980, 3201)
@@ -38,7 +39,7 @@ class FakeCard:
 
 
 class FakeDriver:
-    """The loaded library: ``getattr`` gives a function, or AttributeError as ``ctypes`` does."""
+    """The loaded library: ``getattr`` returns a function or raises AttributeError, as in ctypes."""
 
     def __init__(self, pynvml: ModuleType, card: FakeCard) -> None:
         self._pynvml = pynvml
@@ -53,7 +54,7 @@ class FakeDriver:
         def function(*arguments: Any) -> int:
             if name in self.card.errors:
                 return self.card.errors[name]
-            # byref() hides its object; everything else is a plain ctypes value.
+            # byref() hides its object; all other arguments are plain ctypes values.
             return answer(*(getattr(one, "_obj", one) for one in arguments)) or SUCCESS
 
         return function
@@ -155,7 +156,7 @@ class FakeDriver:
 
 @contextlib.contextmanager
 def driver_with(pynvml: ModuleType, card: FakeCard) -> Iterator[FakeDriver]:
-    """Have ``pynvml`` talk to a driver with ``card``; checks at the end that every user has shut NVML down."""
+    """Let ``pynvml`` use a driver with ``card``; check at the end that NVML was shut down."""
     driver = FakeDriver(pynvml, card)
     before = pynvml.nvmlLib
     pynvml._nvmlGetFunctionPointer_cache.clear()

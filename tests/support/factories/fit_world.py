@@ -39,7 +39,7 @@ _PRELOADED = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A fit; what a start of it may change is below the line."""
+    """A fit; the fields below the line may differ between starts of one fit."""
 
     max_steps: int = 40
     clip_norm: float = 0.5
@@ -71,7 +71,7 @@ class SmallOutput:
 
 
 class SmallModel(nn.Module):
-    """Odd sizes, so that partitions need padding; a mean as buffer, as the regressor has."""
+    """A model with odd sizes, so that partitions need padding, and with a mean as buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class SmallModel(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class SmallSource:
-    """Packs with random launches, some without any: a function of the step."""
+    """Packs with random launches, as a function of the step; some packs have no launch."""
 
     packs_per_step: int
     packs_per_pass: int
@@ -119,7 +119,7 @@ class SmallSource:
             index = np.arange(first, first + self.packs_per_pass)
             there = (index < min(start + per_round, self.packs_per_step))[:, None]
             index = np.minimum(index, self.packs_per_step - 1)
-            w = weight[index] * there  # beyond the end: packs of no weight fill the pass up
+            w = weight[index] * there  # beyond the end, packs without weight fill the pass
             yield Pass(
                 batch=torch.tensor(features[index], dtype=torch.float32),
                 log2_ns=torch.tensor(target[index], dtype=torch.float32),
@@ -132,7 +132,7 @@ class SmallSource:
 
 @dataclass(frozen=True, slots=True)
 class SmallValidation:
-    """Twelve packs that no step has."""
+    """A source of twelve packs that are in no step."""
 
     def passes(self, rank: int, world_size: int) -> list[Pass]:
         return list(SmallSource(12, 2).passes(10**6, rank, world_size).passes)
@@ -169,7 +169,7 @@ def plan_of(case: Case, folder: Path) -> FitPlan:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A source in whose process something happens before a step; the passes are made a step ahead."""
+    """A source that kills or signals its process before a step; passes are made a step ahead."""
 
     source: SmallSource
     case: Case
@@ -184,7 +184,7 @@ class Trouble:
 
 
 def fit_here(case: Case, folder: Path, ranks: Ranks | None = None) -> FitResult:
-    """Fit in this process."""
+    """Fit a case in this process."""
     ranks = ranks or join_ranks("cpu")
     num_begun = 0
 
@@ -205,7 +205,7 @@ def fit_here(case: Case, folder: Path, ranks: Ranks | None = None) -> FitResult:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A process of a group, and the file that takes its stderr and stdout."""
+    """A process of a group, and the file with the process's stderr and stdout."""
 
     process: Any
     said: Path
@@ -218,7 +218,7 @@ class Started:
 
 
 def launch(case: Case, folder: Path, world_size: int = 1) -> list[Started]:
-    """Start the processes of a group, from a server that has torch and DeepSpeed imported."""
+    """Start the processes of a group by a fork server that has imported torch and DeepSpeed."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
@@ -255,7 +255,7 @@ def _child(case: Case, folder: Path, rank: int, world_size: int, port: int, said
 
 
 def run(case: Case, folder: Path, world_size: int = 1) -> list[tuple[int, str]]:
-    """Run a group to its end; return exit code and output of each process."""
+    """Run a group to its end; return the exit code and output of each process."""
     return [one.end() for one in launch(case, folder, world_size)]
 
 

@@ -1,6 +1,6 @@
-"""What our Kubernetes manifest uses, as strict models: a field that is misspelt or misplaced is an error."""
+"""Strict models of our Kubernetes manifest: a misspelt or misplaced field is an error."""
 
-# ruff: noqa: N815  (Kubernetes writes its fields so)
+# ruff: noqa: N815  (Kubernetes spells its fields like this)
 from __future__ import annotations
 
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Strict(BaseModel):
-    """Knows its fields and no others."""
+    """A model that refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 

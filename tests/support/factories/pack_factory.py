@@ -1,4 +1,4 @@
-"""Small packs and models for tests of the regressor, laid out by hand."""
+"""Small hand-made packs and models for tests of the regressor."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_spec(
 
 
 def make_model(spec: RegressorSpec, *, sharp: float = 1.0) -> Regressor:
-    """A model whose last layer is not zero, so that its answers depend on all it reads."""
+    """Return a model whose last layer is not zero, so that its answers depend on all its input."""
     model = build_regressor(spec, seed=1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -82,7 +82,7 @@ def make_model(spec: RegressorSpec, *, sharp: float = 1.0) -> Regressor:
 def make_kernels(
     shapes: Sequence[tuple[int, Sequence[int]]], slots: int = SLOTS
 ) -> list[KernelTokens]:
-    """Kernels of the prefix and suffix lengths asked for; rows count through all of them."""
+    """Return kernels with these prefix and suffix lengths; row numbers continue over kernels."""
     rng = np.random.default_rng(5)
     kernels, row = [], 0
     for prefix_length, suffix_lengths in shapes:
@@ -132,7 +132,7 @@ def make_packs(packs: Sequence[Sequence[KernelTokens]], length: int) -> PackBatc
 
 
 def make_queries(kernels: Sequence[KernelTokens], *, extra: int = 0) -> QueryBatch:
-    """All kernels in one batch, with ``extra`` padding in every direction."""
+    """Return all kernels as one batch, with ``extra`` padding in every dimension."""
     g, k = len(kernels) + extra, max(len(kernel.launches) for kernel in kernels) + extra
     t = max(len(kernel.prefix) for kernel in kernels) + extra
     s = max(len(launch.ids) for _, launch in launches_of(kernels)) + extra
@@ -152,7 +152,7 @@ def make_queries(kernels: Sequence[KernelTokens], *, extra: int = 0) -> QueryBat
 
 
 def make_tables(num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Features with some unknown, and offsets."""
+    """Return features, of which some are unknown, and offsets."""
     rng = np.random.default_rng(6)
     features = rng.normal(size=(num_rows, FEATURES))
     features[rng.random(features.shape) < 0.2] = np.nan
@@ -167,7 +167,7 @@ def as_batch(batch: PackBatch | QueryBatch) -> TorchBatch | TorchQueryBatch:
 
 
 def alone(model: Regressor, kernel: KernelTokens, launch: Launch) -> torch.Tensor:
-    """The slow reference: prefix and suffix as one plain causal sequence; shape (2,)."""
+    """Return the slow reference: prefix and suffix as one plain causal sequence; shape (2,)."""
     assert isinstance(model.backbone, Backbone)
     pad = KernelTokens(prefix=kernel.prefix, launches=(launch,))
     length = len(kernel.prefix) + len(launch.ids)
@@ -180,7 +180,7 @@ def alone(model: Regressor, kernel: KernelTokens, launch: Launch) -> torch.Tenso
 
 
 def packed_rows(model: Regressor, batch: PackBatch | QueryBatch) -> torch.Tensor:
-    """What the model says about each row of the batch, shape (rows, 2)."""
+    """Return the model's output for each row of the batch, shape (rows, 2)."""
     output = model(as_batch(batch))
     both = torch.stack((output.log2_ns, output.spread), dim=-1)[torch.from_numpy(batch.row >= 0)]
     order = torch.from_numpy(np.argsort(batch.row[batch.row >= 0]))

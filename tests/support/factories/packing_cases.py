@@ -1,4 +1,4 @@
-"""Launches as tokens for the tests of packing: small ones by Hypothesis, and lengths as a real corpus has them."""
+"""Launches as tokens for tests of packing: small by Hypothesis, or with a real corpus's lengths."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trainer.data.tokens import Tokens
 from trainer.packing.packs import Packs, starts_of
 
 PREFIX_QUANTILES = (20, 42, 55, 128, 364, 894, 1000, 1000)
-"""Tokens of a prefix at 0, 10, 25, 50, 75, 90, 95 and 100 % of the 6,030 kernels of a collected H200 corpus,
-at three characters a token and cut to 1,000."""
+"""Tokens of a prefix at 0, 10, 25, 50, 75, 90, 95 and 100 % of the 6,030 kernels of a collected
+H200 corpus, at three characters a token and cut to 1,000."""
 
 SHARES = (0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1)
 
@@ -20,7 +20,7 @@ SHARES = (0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1)
 def make_tokens(
     prefixes: Sequence[int], suffixes: Sequence[int], group: Sequence[int], seed: int = 0
 ) -> Tokens:
-    """Launches of the given lengths with random ids; a third of the suffix tokens are numeric."""
+    """Return launches of these lengths with random ids; a third of suffix tokens are numeric."""
     rng = np.random.default_rng(seed)
     num_suffix = int(sum(suffixes))
     numeric = rng.random(num_suffix) < 1 / 3
@@ -36,7 +36,7 @@ def make_tokens(
 
 
 def realistic(num_kernels: int, seed: int = 0, per_kernel: int = 68) -> Tokens:
-    """Launches of kernels as a real corpus has them; suffixes of 10 to 40 tokens."""
+    """Return launches with the lengths of a real corpus; suffixes have 10 to 40 tokens."""
     rng = np.random.default_rng(seed)
     prefixes = np.interp(rng.random(num_kernels), SHARES, PREFIX_QUANTILES).astype(int)
     counts = np.where(
@@ -51,7 +51,7 @@ def realistic(num_kernels: int, seed: int = 0, per_kernel: int = 68) -> Tokens:
 
 @st.composite
 def small_tokens(draw: st.DrawFn, longest: int = 64, max_kernels: int = 8) -> Tokens:
-    """A few kernels with up to 12 launches each; each launch fits into ``longest`` with its prefix."""
+    """Draw up to 40 launches of a few kernels; each fits into ``longest`` with its prefix."""
     prefixes = draw(st.lists(st.integers(0, longest - 10), min_size=1, max_size=max_kernels))
     group = draw(st.lists(st.integers(0, len(prefixes) - 1), min_size=1, max_size=40))
     suffixes = draw(st.lists(st.integers(1, 10), min_size=len(group), max_size=len(group)))
@@ -59,7 +59,7 @@ def small_tokens(draw: st.DrawFn, longest: int = 64, max_kernels: int = 8) -> To
 
 
 def launches_by_pack(packs: Packs) -> list[list[tuple[int, list[int]]]]:
-    """Kernel and launches of each part of each pack, as plain lists."""
+    """Return the kernel and launches of each part of each pack, as plain lists."""
     return [
         [
             (

@@ -1,4 +1,4 @@
-"""Launches with what prompts must say: macros, typedefs, local and steered buffers, 3-D."""
+"""Launches with all that prompts must show: macros, typedefs, local and steered buffers, 3-D."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def launch(
     amounts: Sequence[float],
     limits: dict[int, int] | None = None,
 ) -> LaunchConfig:
-    """A launch with these elements or values by position; ``limits``: of buffers that steer it."""
+    """Return a launch with amounts by position; ``limits`` are those of steering buffers."""
     assert of.signature is not None
     args = tuple(
         LaunchArgument(
@@ -153,7 +153,7 @@ def launch(
 
 
 def dataset_rows(launches: Sequence[tuple[Kernel, Sequence[LaunchConfig]]]) -> Rows:
-    """The launches as rows of a dataset, through the store's own tables."""
+    """Return the launches as rows of a dataset, through the store's own tables."""
     generator = np.random.default_rng(0)
     tasks = [
         TaskResult(
@@ -177,7 +177,7 @@ def dataset_rows(launches: Sequence[tuple[Kernel, Sequence[LaunchConfig]]]) -> R
 
 
 def prediction_rows(of: Kernel, configs: Sequence[LaunchConfig]) -> Rows:
-    """The same launches as ``predict`` asks for them."""
+    """Return launches of one kernel as the rows that ``predict`` makes."""
     assert of.signature is not None
     request = PredictRequest(
         kernel=of.name,

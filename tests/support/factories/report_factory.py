@@ -1,4 +1,4 @@
-"""Views for reports made of made-up numbers, true to the schema, and a checker of the page made from them."""
+"""Schema-true tables of made-up numbers for reports, and a checker of the page made from them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def make_samples(
     share_failed: float = 0.12,
     evil: bool = False,
 ) -> pa.Table:
-    """Return a schema-true samples table: times grow with work-groups, noise and failures as on a GPU."""
+    """Return a samples table: times grow with work-groups, with noise and failures as on a GPU."""
     rng = np.random.default_rng(seed)
     kernel = np.sort(rng.integers(0, num_kernels, num_rows))
     regime = rng.integers(0, 3, num_rows)

@@ -1,7 +1,8 @@
-"""A made-up dataset whose times follow a known law: schema-true tables, no device.
+"""A made-up dataset whose times follow a known law: tables that follow the schema, no device.
 
-time = floor + work-items x (bytes / bandwidth + operations / throughput) x kernel's own factor x penalty of the local
-size, times noise. Every global size is launched at several local sizes, so there is a best one to choose.
+time = floor + work-items x (bytes / bandwidth + operations / throughput) x kernel's own factor x
+penalty of the local size, times noise. Every global size is launched at several local sizes, so
+there is a best one to choose.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ DEVICE = Device(
 
 
 def take_out(folder: Path, name: str) -> None:
-    """Make a run look as if its release had not written the file ``name`` yet."""
+    """Make a run look as if an earlier release, which did not write the file ``name``, made it."""
     (folder / name).unlink()
     marker = folder / "published.json"
     content = json.loads(marker.read_text())
@@ -126,7 +127,7 @@ def local_argument(position: int, name: str) -> Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticKernel:
-    """A kernel and the hidden numbers its times follow."""
+    """A kernel and the hidden numbers that determine its times."""
 
     kernel: Kernel
     float_ops: float
@@ -136,7 +137,7 @@ class SyntheticKernel:
     def time_ns(self, global_size: tuple[int, ...], local_size: tuple[int, ...]) -> float:
         items, group = float(np.prod(global_size)), float(np.prod(local_size))
         work = self.global_bytes / BANDWIDTH_BYTES_PER_NS + self.float_ops / OPS_PER_NS
-        # Too small a group wastes lanes, too large a one wastes residency: 128 is best.
+        # Small groups waste lanes, large groups waste residency; 128 is best.
         penalty = 1.0 + 0.35 * abs(np.log2(group) - 7.0)
         return FLOOR_NS + items * work * self.factor * penalty
 
@@ -176,7 +177,7 @@ CALLS = [
 
 
 def make_source(name: str, number: int) -> str:
-    """A source that is no near duplicate of another number's: twenty random chains of calls."""
+    """Return a source of twenty random call chains, no near duplicate of another number's."""
     generator = np.random.default_rng([number, 1])
     chains = generator.choice(CALLS, (20, 4))
     steps = "".join(f"  a += {'('.join(calls)}(x[i]))));\n" for calls in chains.tolist())
@@ -297,7 +298,7 @@ def make_task(
             time_ns = synthetic.time_ns((items,), (local,))
             samples.append(make_sample(config, make_timing(time_ns, generator)))
     samples = samples[:num_configs]
-    # What a real task also has: a censored launch, a batched one, a fault.
+    # As in a real task: a censored launch, a batched launch and a fault.
     long, batched, fault = samples[0], samples[1], samples[2]
     over = Failure(code=FailureCode.OVER_TIME_BUDGET, stage=Stage.LAUNCH, detail="250 ms")
     samples[0] = make_sample(long.config, over)
@@ -318,7 +319,7 @@ def make_task(
 
 
 def failed_task(number: int) -> TaskResult:
-    """A kernel that failed before any launch config: one row with empty sizes."""
+    """Return the result of a kernel that failed before any launch config: one row, no sizes."""
     source = f"broken {number}"
     identity = ids.kernel_id(name="broken", source=source, build_options="")
     failure = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.SIGNATURE, detail="syntax")
@@ -350,7 +351,7 @@ def failed_task(number: int) -> TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticDataset:
-    """The three tables and the kernels behind them."""
+    """The three tables and the kernels that they describe."""
 
     kernels: tuple[SyntheticKernel, ...]
     tasks: tuple[TaskResult, ...]
@@ -390,12 +391,12 @@ QUICK = (
     "gbdt.num_leaves=15",
     "judge.bootstrap_replicates=50",
 )
-"""Overrides that make a training a matter of a second."""
+"""Overrides with which a training takes about a second."""
 
 
 @functools.cache
 def trained() -> tuple[SyntheticDataset, TrainingData, RunSummary]:
-    """Train one gbdt run for all tests that only read it."""
+    """Train one gbdt run for all tests that only read a run."""
     folder = Path(tempfile.mkdtemp(prefix="llmperf-test-run-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     dataset = make_dataset()

@@ -1,4 +1,4 @@
-"""What tests of a training need: a small dataset on disk, the command, and what a fit has logged."""
+"""Helpers for tests of a training: a small dataset on disk, the command, and the log of a fit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TINY = (
     "checkpoint.keep_after=true",
     "judge.bootstrap_replicates=0",
 )
-"""Over the preset ``tiny``: some milliseconds a step."""
+"""Overrides of the preset ``tiny`` with which a step takes some milliseconds."""
 
 
 def write_synthetic(path: Path, *, num_kernels: int = 12, num_configs: int = 12) -> Path:
@@ -47,17 +47,17 @@ def write_synthetic(path: Path, *, num_kernels: int = 12, num_configs: int = 12)
 
 
 def arguments(data: Path, out: Path, *settings: str) -> list[str]:
-    """Return what follows ``llmperf``: a training of a few steps."""
+    """Return the arguments of ``llmperf`` for a training of a few steps."""
     chosen = [word for setting in (*TINY, *settings) for word in ("--set", setting)]
     return ["train", "--data", str(data), "--out", str(out), "--preset", "tiny", *chosen]
 
 
 def moments(run: Path) -> list[dict[str, Any]]:
-    """Return what the fit in ``run`` has logged, a record a step."""
+    """Return the records that the fit in ``run`` has logged, one for each step."""
     text = (run / "fit" / "fit.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a training that shares two cores with others."""
+    """Return the environment of a training that shares two cores with other processes."""
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}

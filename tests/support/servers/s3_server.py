@@ -1,6 +1,6 @@
-"""An S3 server of the tests' own: moto over real HTTP, on a free port, with faults on request.
+"""An S3 server for tests: moto over real HTTP, on a free port, with faults on request.
 
-Requests are carried out one at a time: moto looks whether a name exists and writes it in two steps.
+Requests are carried out one at a time, because moto checks a name and writes it in two steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llmperf_common.store.files.s3_lock import LockTiming
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "testing",
-    "AWS_SECRET_ACCESS_KEY": "testing",  # of moto, which asks for any
+    "AWS_SECRET_ACCESS_KEY": "testing",  # moto accepts any value
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 Start = Callable[..., Any]
@@ -31,12 +31,12 @@ Start = Callable[..., Any]
 
 @dataclass
 class Fault:
-    """What happens to the next ``times`` requests of ``method`` whose path ends in ``suffix``.
+    """A fault of the next ``times`` requests of ``method`` whose path ends in ``suffix``.
 
     Attributes:
-        before: an HTTP status to answer without carrying it out.
-        after: carry it out and answer this status instead.
-        code: the error's code in the answer.
+        before: HTTP status of the answer; the request is not carried out.
+        after: HTTP status of the answer after the request was carried out.
+        code: code of the error in the answer.
     """
 
     method: str
@@ -49,14 +49,14 @@ class Fault:
 
 @dataclass
 class Faults:
-    """What the server does wrong."""
+    """The planned faults of the server."""
 
     planned: list[Fault] = field(default_factory=list)
     ignores_conditions: bool = False
     requests: list[str] = field(default_factory=list)
 
     def take(self, method: str, path: str) -> Fault | None:
-        """Return the fault that a request meets."""
+        """Return the fault of a request, or None."""
         for fault in self.planned:
             if fault.times and fault.method == method and path.endswith(fault.suffix):
                 fault.times -= 1
@@ -111,18 +111,18 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to find it."""
+        """Return the environment variables by which a process finds the server."""
         return {ENDPOINT_VARIABLE: self.endpoint, **CREDENTIALS}
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 def new_prefix(endpoint: str, bucket: str = "llmperf-tests") -> str:
-    """Return an empty prefix of a bucket, which is made if it is not there."""
+    """Return an empty prefix of a bucket; create the bucket if it does not exist."""
     _make_bucket(endpoint, bucket)
     return f"s3://{bucket}/{secrets.token_hex(6)}/data"
 

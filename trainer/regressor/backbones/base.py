@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from trainer.regressor.attention import Mask
 
 _COMPILATIONS = 64
-"""Most compilations of a block: 4 pack lengths, full and partial batches, both modes, and slack."""
+"""Maximum compilations of a block: 4 pack lengths, full and partial batches, 2 modes, slack."""
 
 
 class Backbone(nn.Module, ABC):
@@ -71,7 +71,7 @@ class Backbone(nn.Module, ABC):
         """Compile each block in place, for a GPU; the names of the weights do not change.
 
         Equal blocks share their compilations, one for each shape of a batch and each mode
-        (training, inference). Not for ZeRO-3, whose hooks fetch the weights of inner modules.
+        (training, inference). Not usable with ZeRO-3, whose hooks fetch weights of inner modules.
 
         Args:
             compiler: name of a torch.compile backend.

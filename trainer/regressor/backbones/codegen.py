@@ -89,7 +89,7 @@ class CodeGenShape:
         rotary_dims: number of rotated dimensions of a head.
         mlp_width: size of the MLP's hidden layer.
         approximation: torch's name of the GELU approximation.
-        epsilon: of the layer norms.
+        epsilon: epsilon of the layer norms.
     """
 
     vocabulary: int
@@ -149,7 +149,7 @@ class CodeGenShape:
 
 
 class CodeGenBlock(nn.Module):
-    """A block whose attention and MLP read the same normed states and are both added to them."""
+    """A block whose attention and MLP read the same normed states and add to the same states."""
 
     def __init__(self, shape: CodeGenShape) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class CodeGenBackbone(Backbone):
     """CodeGen without its language-model head.
 
     Args:
-        shape: from the checkpoint's config.
+        shape: the shape that the checkpoint's config specifies.
         checkpointing: recompute activations in the backward pass to save memory.
     """
 

@@ -23,12 +23,12 @@ from trainer.regressor.prefix_cache import PrefixCache
 
 _TOLERANCE = 1e-3
 """Largest relative difference of packed and unpacked states, in float32. Models that use the mask
-have 1e-6, models that ignore it 1e-1."""
+differ by 1e-6, models that ignore it by 1e-1."""
 
 _NAMES_OF_OTHERS = frozenset(
     {"auto_map", "backbone", "use_pretrained_backbone", "use_timm_backbone"}
 )
-"""Config keys that name code in the checkpoint's folder or another model to download; removed."""
+"""Config keys that name code in the checkpoint's folder or another model; they are removed."""
 
 _NAMES_OF_CODE = ("attn_implementation", "experts_implementation", "implementation_internal")
 """Endings of config keys that may name a repository with code; ``transformers`` downloads and runs
@@ -195,7 +195,7 @@ def _from_config(config: Mapping[str, Any]) -> Any:
     kind = values.pop("model_type", None)
     values.pop("dtype", None)  # the type of the checkpoint's weights; the model gets float32
     values.pop("torch_dtype", None)
-    # No dropout, so that packed training equals unpacked and resumed training uninterrupted one.
+    # No dropout: packed must equal unpacked training, and resumed uninterrupted training.
     values = {
         key: 0.0 if "drop" in key and type(value) in (float, int) else value
         for key, value in values.items()

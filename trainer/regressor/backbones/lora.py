@@ -1,4 +1,4 @@
-"""Low-rank adapters on linear layers: few weights are fitted beside frozen ones, then merged.
+"""Low-rank adapters on linear layers: few weights are fitted beside frozen ones and later merged.
 
 Written here in forty lines, because ``peft`` wraps modules, renames weights and pins versions of
 ``transformers``. Here the frozen weights keep their names.

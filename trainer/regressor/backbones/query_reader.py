@@ -107,7 +107,7 @@ class QueryReader(nn.Module):
             suffix: embedded suffixes, shape (g, k, s, width).
             suffix_present: which tokens are not padding, shape (g, k, s).
         """
-        # A kernel of padding attends to its padding: an empty softmax is NaN, and NaN times 0, too.
+        # A padding kernel attends to its padding: an empty softmax is NaN, and so is NaN times 0.
         seen = prefix_present | ~prefix_present.any(-1, keepdim=True)
         mask = seen[:, None, None, :]
         place = torch.arange(prefix.shape[1], device=prefix.device)[None]
