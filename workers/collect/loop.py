@@ -42,8 +42,7 @@ _CLAIM_SHARE = 8
 """The loop claims when an eighth of the executor's capacity is free. When each task was claimed on
 its own, claims took most of an actor's ledger time."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
-"""Seconds between two attempts to claim tasks that others hold. Such a task is free once its holder
-has died."""
+"""Seconds between two attempts to claim tasks that others hold: a holder may have died."""
 
 
 class CollectLoop:
@@ -209,10 +208,7 @@ class CollectLoop:
         return isinstance(answers[0], Committed) if answers else None
 
     def recorded(self) -> frozenset[str] | None:
-        """Return the names of all shards that the ledger has recorded; None if it does not answer.
-
-        A sweep must leave these shards in place.
-        """
+        """Return the names of all recorded shards, which a sweep must keep; None without answer."""
         found: list[str] = []
         is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
         return frozenset(found) if is_there else None
@@ -386,8 +382,7 @@ class CollectLoop:
         batch = self._outbox.written(self._ledger.epoch, wait=wait)
         if batch is None:
             return
-        # Checked just before the commit: it must not record shards that were removed, or that
-        # another mount hides.
+        # Checked last: the commit must not record shards that were removed or hidden by a mount.
         if absent_shards(self._fs, batch.shards):
             self._outbox.write_again()
             return

@@ -42,8 +42,7 @@ from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, RunChild
 _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
-"""Deaths in a row between getting the device lock and the first use of the device for a task, after
-which the device counts as lost."""
+"""Deaths in a row between taking the device lock and a first launch: then the device is lost."""
 
 
 class RunLane:
