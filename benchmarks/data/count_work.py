@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import random
 import resource
@@ -52,6 +53,9 @@ def main() -> int:
     )
     parser.add_argument("--shorter", type=int, default=0, help="so many of a kernel, at random")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--split", type=Path, help="a run's split.json: count first what it does not train on"
+    )
     parser.add_argument("--children", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--timeout-s", type=float, default=COUNT_TIMEOUT_S)
     arguments = parser.parse_args()
@@ -124,6 +128,10 @@ def _jobs(
     random.Random(arguments.seed).shuffle(order)  # noqa: S311  (a sample, no secret)
     public = [one for one in order if found[one]["suite"] in _SUITES]
     others = [one for one in order if found[one]["suite"] not in _SUITES]
+    if arguments.split is not None:
+        parts = json.loads(arguments.split.read_text(encoding="utf-8"))["parts"]
+        trained_on = set(parts["train"])
+        others.sort(key=lambda one: found[one]["family_id"] in trained_on)  # keeps their order
     for identifier in [*public, *others[: arguments.kernels or None]]:
         if identifier in known:
             continue
