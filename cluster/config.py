@@ -39,8 +39,8 @@ class ClusterConfig(Node):
         120.0,
         gt=0,
         le=86_400,
-        description="Seconds to wait for nodes with the labels, and for actors to open their "
-        "devices. Nodes and actors that come later still join.",
+        description="Seconds to wait for nodes with the labels of `cluster.pools`, and for "
+        "actors to open their devices. Nodes and actors that come later still join.",
     )
     scan_interval_s: float = Field(
         10.0, gt=0, le=3600, description="Seconds between two searches for new and lost nodes."

@@ -1,7 +1,7 @@
 """Traces of the bytes that a launch accesses, made on a CPU OpenCL device for a dataset's report.
 
-Owns which launch of a kernel is traced, and the reason that is shown if there is no trace. The
-tracing runs in a child process with a time limit (``workers/work``).
+Decides which launch of a kernel is traced, and owns the reason that is shown if there is no trace.
+The tracing runs in a child process with a time limit (``workers/work``).
 """
 
 from __future__ import annotations

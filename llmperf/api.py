@@ -78,9 +78,10 @@ def train(
     init: str | Path | None = None,
     progress: LineProgress = None,
 ) -> RunSummary:
-    """Train a predictor on a dataset and write the run folder ``out``. The same call again resumes.
+    """Train a predictor on a dataset and write the run folder ``out``.
 
-    Processes that ``torchrun`` has started share the work; each of them returns the summary.
+    If the training was interrupted, make the same call again to resume it. Processes that
+    ``torchrun`` has started share the work; each of them returns the summary.
 
     Args:
         data: the dataset: a folder or ``s3://BUCKET/PREFIX``.
@@ -116,10 +117,10 @@ def train_on_cluster(
     num_workers: int = 1,
     progress: LineProgress = None,
 ) -> RunSummary:
-    """Train a language model over the nodes of a Ray cluster. The same call again resumes.
+    """Train a language model over the nodes of a Ray cluster.
 
-    The cluster is that of this Ray job or of ``RAY_ADDRESS``. If there is neither, a local cluster
-    is started.
+    If the training was interrupted, make the same call again to resume it. The cluster is that of
+    this Ray job or of ``RAY_ADDRESS``. If there is neither, a local cluster is started.
 
     Args:
         data: a dataset that all nodes see under this path, or ``s3://BUCKET/PREFIX``.

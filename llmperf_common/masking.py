@@ -1,6 +1,6 @@
 """Masking of passwords in URLs, and in a library's messages about a URL, before they are shown.
 
-Owns what counts as a secret in a URL: user, password, query and fragment. The strict form is
+Decides what counts as a secret in a URL: user, password, query and fragment. The strict form is
 ``scheme://[user:password@]host[:port][/path][?query][#fragment]``. In any other URL the password
 may stand anywhere (after a ``/`` or ``@`` that was not percent-encoded), so only the scheme is
 shown.

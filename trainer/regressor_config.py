@@ -14,8 +14,8 @@ class PromptConfig(Node):
 
     form: Literal["paper", "compact", "numeric"] = Field(
         default="numeric",
-        description="paper: the published template; compact: sizes last, a token per digit; "
-        "numeric: one token per number.",
+        description="paper: the published template; compact: the kernel first, then the sizes "
+        "and arguments, with one token per digit; numeric: one token per number.",
     )
     max_tokens: int = Field(
         default=1024,

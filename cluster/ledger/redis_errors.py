@@ -1,7 +1,7 @@
 """Translate what a Redis server or its client library reports into errors of the ledger.
 
-Owns which failures pass by themselves, and what an operator must do about the others. A failure is
-recognised by its exception class or, if the client library has no class for it, by the code word
+Decides which failures pass by themselves, and what an operator must do about the others. A failure
+is recognised by its exception class or, if the client library has no class for it, by the code word
 that begins the error reply. The library cuts the word off from errors for which it has a class.
 Redis 6.2 wraps the reply to a command in a script into another sentence, Redis 7 does not.
 """

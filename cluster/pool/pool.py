@@ -1,6 +1,6 @@
 """The pool: keeps an actor on every slot until the end of the run, also after deaths.
 
-Owns which slots get an actor, a restart, a drain or a later retry. Actors share the work through
+Decides which slots get an actor, a restart, a drain or a later retry. Actors share the work through
 the ledger. No data passes through the pool, which only gets the actors' reports. The pool does not
 need Ray (``runtime.py``) and never waits: its owner calls ``step``.
 """

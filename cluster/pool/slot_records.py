@@ -1,4 +1,4 @@
-"""The pool's record of a slot: its state, its present actor, and the counts of earlier actors."""
+"""The pool's record of a slot: its state, its actor, and how much earlier actors did."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SlotState(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class SlotRecord:
-    """One slot: its present actor, and the counts of its earlier actors."""
+    """One slot: its present actor, and the numbers of rows and tasks of its earlier actors."""
 
     slot: ActorSlot
     state: SlotState = SlotState.WAITING

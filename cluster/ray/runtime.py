@@ -1,8 +1,7 @@
 """All use of Ray: connects to a cluster, lists nodes, starts actors on slots.
 
-Owns how Ray is used. An actor stays on its node (a dead node's slots are gone). Ray never restarts
-an actor; the pool does, and says so. Calls of an actor's methods take little time. All other code
-uses ``Runtime``.
+An actor stays on its node (a dead node's slots are gone). Ray never restarts an actor; the pool
+does, and says so. Calls of an actor's methods take little time. All other code uses ``Runtime``.
 """
 
 from __future__ import annotations

@@ -167,7 +167,10 @@ def _wanted_kernels(names: list[str] | None, limit: str | None) -> int | str | l
     if limit is None or limit == "all":
         return names or limit
     if not limit.isascii() or not limit.isdigit() or int(limit) < 1:
-        raise CommandError(Exit.USAGE, f"--kernels {limit}: give a number from 1 on, or all")
+        raise CommandError(
+            Exit.USAGE,
+            f"--kernels {limit}: give a whole number of at least 1, or the word 'all'",
+        )
     return int(limit)
 
 
@@ -187,7 +190,9 @@ def kernel_choice(kernels: int | str | Sequence[str] | None) -> KernelChoice:
         return KernelChoice(limit=kernels, limit_bytes=None)
     if isinstance(kernels, int | str):
         raise CommandError(
-            Exit.USAGE, f'kernels={kernels!r}: give a number from 1 on, "all", or a list of names'
+            Exit.USAGE,
+            f"kernels={kernels!r}: give a whole number of at least 1, the word 'all', or a list of "
+            "names",
         )
     return KernelChoice(names=tuple(kernels))
 

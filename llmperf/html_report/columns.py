@@ -1,4 +1,4 @@
-"""Arrow tables as numpy columns, also of older datasets that lack some columns.
+"""Arrow tables as numpy columns, even if an older dataset lacks some columns.
 
 Owns the conversion of rows to arrays. A missing or null value becomes NaN, an empty text or None.
 No function loops over rows, because a report of 400,000 samples should take seconds.

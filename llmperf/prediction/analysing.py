@@ -1,7 +1,7 @@
 """Memory analysis for predictions: from the trained run, otherwise by probes on a CPU device.
 
-Owns when and where a kernel is probed, and the message if it is not probed. The probes run in a
-child process that is killed after a time limit (``workers/execution/analyse_ahead.py``).
+Decides when and where a kernel is probed, and owns the message if it is not probed. The probes run
+in a child process that is killed after a time limit (``workers/execution/analyse_ahead.py``).
 """
 
 from __future__ import annotations

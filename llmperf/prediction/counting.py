@@ -1,7 +1,7 @@
 """Counts the work of launches to predict, on a CPU device, if the model uses these counts.
 
-Owns when and how long work is counted, and the message if it is not counted. The counting runs in a
-child process that is killed after a time limit (``workers/work``).
+Decides when and how long work is counted, and owns the message if it is not counted. The counting
+runs in a child process that is killed after a time limit (``workers/work``).
 """
 
 from __future__ import annotations

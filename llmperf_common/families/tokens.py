@@ -1,6 +1,6 @@
 """The tokens of an OpenCL C source, and which of them are names that its author chose.
 
-Owns what counts as a comment, a string, a token, a name and a class of numbers. Used to compare
+Decides what counts as a comment, a string, a token, a name and a class of numbers. Used to compare
 sources (``shingles.py``), to count features (``workers/source/static_features.py``) and to read
 code without comments. Imports no other module of LLMPerf, because child processes that parse
 sources load this module.

@@ -215,7 +215,7 @@ def assemble(
     device: Floats,
     work: Floats,
 ) -> LaunchColumns:
-    """Return launch columns: arguments are summed up by launch, all other columns are unchanged."""
+    """Return launch columns: each launch's arguments are summarised, other columns stay as is."""
     num = len(dims)
 
     def total(mask: npt.NDArray[np.bool_]) -> Floats:

@@ -1,4 +1,6 @@
-"""Dataset tables as launch columns: the same numbers as from records, 400,000 rows in seconds.
+"""Make launch columns from dataset tables, 400,000 rows in seconds.
+
+The columns equal those that ``launch_columns.py`` makes from records.
 
 Owns the joins (sample to kernel by task_id, to device by device_id) and flattens Arrow lists.
 """

@@ -1,8 +1,8 @@
 """Removal of this host's paths from compiler logs and tracebacks before they are stored in rows.
 
-Rows are published, but user names and folders of the host are private. Owns what counts as a path:
-an absolute path whose first part is a folder in the root of a host. The last part stays, because it
-names the file. ``llmperf_common/store/tables/rows.py`` applies it.
+Rows are published, but user names and folders of the host are private. Decides what counts as a
+path: an absolute path whose first part is a folder in the root of a host. The last part stays,
+because it names the file. ``llmperf_common/store/tables/rows.py`` applies it.
 """
 
 from __future__ import annotations

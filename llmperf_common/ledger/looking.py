@@ -1,7 +1,7 @@
 """Read a SQLite ledger from outside: counts and heartbeats, without leaving a trace.
 
-Owns how the file is opened: nothing is created or written, and no writer has to wait. A collector
-opens its ledger through ``attach.py``.
+Opens the file so that nothing is created or written, and no writer has to wait. A collector opens
+its ledger through ``attach.py``.
 """
 
 from __future__ import annotations

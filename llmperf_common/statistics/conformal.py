@@ -110,7 +110,7 @@ class Conformal:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Conformal:
-        """Read the output of ``to_json``, also of earlier releases (schema 1 has no spread).
+        """Read the output of ``to_json``, even of earlier releases (schema 1 has no spread).
 
         Raises:
             ValueError: The schema is unknown, or a key is missing.

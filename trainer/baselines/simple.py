@@ -40,7 +40,7 @@ def read_model_json(folder: Path, name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(content, dict) or content.get("schema") != 1 or content.get("name") != name:
-        raise ValueError(f"{path}: not a model {name!r} of schema 1")
+        raise ValueError(f"{path}: does not hold a model named {name!r} with schema version 1")
     return content
 
 

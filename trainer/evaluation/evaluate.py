@@ -1,8 +1,9 @@
 """Score a trained run on its own dataset or on another one.
 
-Owns which rows an evaluation may use. A family of the dataset counts as seen if one of its kernels
-is a near duplicate of a fitted kernel, whatever the family ids are (``joined_families.py``). Rows
-of seen families are refused without ``allow_seen``; with it, every output file carries a stamp.
+Decides which rows an evaluation may use. A family of the dataset counts as seen if one of its
+kernels is a near duplicate of a fitted kernel, whatever the family ids are
+(``joined_families.py``). Rows of seen families are refused without ``allow_seen``; with it, every
+output file carries a stamp.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Content of checkpoints: master weights, AdamW's moments, step, early stopping, seconds.
 
-Owns how the ranks write and read a checkpoint together. Parameters are stored by name, not
-partitioned, in float32, so that a fit can resume at another world size or ZeRO stage. Frozen
-parameters and buffers do not change in a fit and are not stored.
+Owns the rules by which the ranks write and read a checkpoint together. Parameters are stored by
+name, not partitioned, in float32, so that a fit can resume at another world size or ZeRO stage.
+Frozen parameters and buffers do not change in a fit and are not stored.
 
 A shard (a safetensors file) has up to ``_SHARD_ELEMENTS`` elements. The assignment of parameters to
 shards depends on their shapes only. Rank r writes the shards r, r + world_size, ...

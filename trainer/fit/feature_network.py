@@ -125,7 +125,7 @@ def fit_feature_network(
 
     Args:
         data: rows and targets; ``rows.kernel_row`` says which kernel a row belongs to. The
-            validation part is used only to scale the spread.
+            validation part is used only to scale the spread (the error that the networks expect).
         fit: seed, threads and device.
         config: size and schedule.
         progress: receives a few lines for each network.

@@ -1,6 +1,6 @@
 """Conversion of rows to tokens, for the rest of the trainer.
 
-Owns which launches become tokens and how they are grouped. The forms of prompts are in
+Decides which launches become tokens and how they are grouped. The forms of prompts are in
 ``paper.py``, ``compact.py`` and ``numeric.py``, the truncation of long sources in
 ``truncation.py``. Truncation depends on the kernel and not on the launches of a call, so that
 training and prediction see the same tokens.
@@ -74,7 +74,7 @@ class Encoder:
         return self._encoded(rows, keeps_all=False)
 
     def encode_all(self, rows: Rows) -> Encoded:
-        """Return the tokens of all rows, also of those that ``encode`` drops; for prediction.
+        """Return the tokens of all rows, including those that ``encode`` drops; for prediction.
 
         Long sources are truncated whatever ``too_long`` says. If not even a kernel's signature
         fits, the end of its prefix and the beginnings of its suffixes are cut off.

@@ -1,7 +1,8 @@
 """Open and claim one device of this host, then collect the tasks of a run with it.
 
-Owns what a worker process holds (scratch folder, claim of the GPU, children) and the order of its
-steps: device record, ledger, loop, sweep, card. The command line or a cluster's actor drives it.
+Owns the resources of a worker process (scratch folder, claim of the GPU, children) and the order of
+its steps: device record, ledger, loop, sweep, card. The command line or a cluster's actor drives
+it.
 """
 
 from __future__ import annotations

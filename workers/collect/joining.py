@@ -1,7 +1,7 @@
 """Join a dataset folder as a collector: its plan, ``run.json``, the device's record and the ledger.
 
-Owns what the first collector creates and all later ones take over. ``device_worker.py`` calls these
-functions in the order of a run.
+Decides what the first collector creates and all later ones take over. ``device_worker.py`` calls
+these functions in the order of a run.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class KeptPairs:
 
 @contextlib.contextmanager
 def keeping(loop: CollectLoop, pairs: KeptPairs) -> Iterator[None]:
-    """Keep finished tasks on this host if the dataset is lost; the error names the folder."""
+    """If the dataset is lost, keep finished tasks on this host; the error names their folder."""
     try:
         yield
     except StoreLostError as error:

@@ -1,7 +1,8 @@
 """Finished tasks on their way into the ledger: those that wait, and the batch being written.
 
-Owns when a pair of shards is due, what is in the pair, and writing it beside the loop, because the
-device must not wait for a disk. A shard counts only once the ledger has recorded it (``loop.py``).
+Owns three things: when a pair of shards is due, what is in it, and how it is written. A ``writer``
+writes it while the loop goes on, because the device must not wait for a disk. A shard counts only
+once the ledger has recorded it (``loop.py``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Publish manifests that list what all collectors have committed.
 
-Owns when a manifest is published, and that only the elected worker does it. Two publishers at once
+Decides when a manifest is published. Only the elected worker publishes one. Two publishers at once
 do no harm: see ``store/manifests/manifest.py``.
 """
 

@@ -1,6 +1,6 @@
 """The files found in an archive so far.
 
-Owns which members are read, the names they get, and how much text is held in memory.
+Decides which members are read, which names they get, and how much text is held in memory.
 ``archive_tar.py`` and ``archive_zip.py`` read the members.
 """
 

@@ -1,6 +1,7 @@
 """Read the ``.cl`` files of a git directory's HEAD without checking it out.
 
-Owns which files of the commit count and how much text is held. ``git_directory.py`` reads files.
+Decides which files of the commit count, and how much text is held. ``git_directory.py`` reads
+files.
 """
 
 from __future__ import annotations

@@ -51,14 +51,15 @@ def check_borders(source: Path) -> None:
         for config in (inside / name for name in _CONFIGS):
             if config.exists() and _INCLUDE.search(_content(config, source)):
                 raise CorpusError(
-                    f"{source}: its config includes other files: name a plain clone of it"
+                    f"the git config of {source} includes other files: give a fresh clone of this "
+                    "repository instead"
                 )
     for name in _BORROWS:
         path = common / "objects" / name
         if path.exists() and _content(path, source).strip():
             raise CorpusError(
-                f"{source} borrows objects of another repository ({name}): name a clone of its own "
-                "(git clone --no-local --bare)"
+                f"{source} borrows objects of another repository (its objects/{name} says so): "
+                "give a full copy instead (git clone --no-local --bare)"
             )
     _check_all(common, "objects", _MAX_OBJECT_FILES, source)
     _check_all(common, "refs", _MAX_REFS, source)

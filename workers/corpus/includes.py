@@ -1,7 +1,7 @@
 """Replace a file's includes by the headers, if its own folder, archive or repository has them.
 
-Owns which header an ``#include "..."`` means. A kernel's text must stand alone, because a device's
-compiler never sees other files. Nothing outside the folder, archive or repository is read.
+Decides which header an ``#include "..."`` means. A kernel's text must stand alone, because a
+device's compiler never sees other files. Nothing outside the folder, archive or repository is read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read one source for a prediction: its kernels, their errors, and their certain accesses.
 
-Owns what counts as an error of the source: each parser error that remains after the values of
+Decides what counts as an error of the source: each parser error that remains after the values of
 macros were inferred, except errors about a name that a vendor's compiler may know.
 """
 

@@ -1,6 +1,6 @@
 """Read every kernel of some sources, with signature, family and id.
 
-Owns how sources become ``Kernel``s. A bad file costs one failed kernel, never the corpus.
+Turns sources into ``Kernel``s. A bad file costs one failed kernel, never the corpus.
 ``corpus/sources.py`` finds the files, ``parse_pool.py`` parses them, ``corpus/parquet.py`` stores
 the corpus, ``corpus/stats.py`` counts.
 """

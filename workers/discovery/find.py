@@ -1,8 +1,8 @@
 """Find the usable devices of this machine and the one that a selector means, and open it.
 
-Owns which runtimes are tried for a selector, the choice among their devices, and ``open_session``
-and ``open_compiler``, which import pyopencl only when called. ``runtime_trial.py`` tries a runtime;
-``trial_verdicts.py`` remembers the result.
+Decides which runtimes are tried for a selector, and which of their devices is chosen. Owns
+``open_session`` and ``open_compiler``, which import pyopencl only when called. ``runtime_trial.py``
+tries a runtime; ``trial_verdicts.py`` remembers the result.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Memory means the buffers with their padding, and the local memory of a work-group. Kernels of which
 all extents are validated need no trial: ``extent_check.py`` judges their configs.
 
-Owns which configs are tried on the CPU device first, which accesses a GPU tolerates, and how access
-ranges are extrapolated to larger configs. The trials run in killable children, like the analysis.
-If a child hangs or dies, only the access ranges that it has already sent are known.
+Decides which configs are tried on the CPU device first, which accesses a GPU tolerates, and how
+access ranges are extrapolated to larger configs. The trials run in killable children, like the
+analysis. If a child hangs or dies, only the access ranges that it has already sent are known.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def not_launched(why: str) -> Failure:
 
 
 def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
-    """Return the indices of the configs tried on a CPU device, in the order of their work-items.
+    """Return the indices of the configs tried on a CPU device, fewest work-items first.
 
     They are the smallest config and up to two larger ones of each input strategy, because
     strategies give a buffer different sizes and the scalars different values. A config with planned

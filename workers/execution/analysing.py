@@ -1,7 +1,7 @@
 """Run memory analyses in killable children, so that a probe that hangs or faults costs no task.
 
-Owns what happens after a hang or a death (the task gets simple inputs, and an analysis that has a
-reason instead of extents) and where kernels are analysed. ``child_pool.py`` owns the children.
+Decides what happens after a hang or a death (the task gets simple inputs, and an analysis that has
+a reason instead of extents) and where kernels are analysed. ``child_pool.py`` owns the children.
 """
 
 from __future__ import annotations

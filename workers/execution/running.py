@@ -1,8 +1,8 @@
 """The run slot: the tasks on one device, each in a lane whose child may die at any moment.
 
-Owns which lane takes the next task. On a GPU several lanes load programs side by side and hold the
-device's lock in turn, so the device never waits for a load, and after a fault it never waits for a
-new context. A CPU device has one lane.
+Decides which lane takes the next task. On a GPU several lanes load programs side by side and hold
+the device's lock in turn, so the device never waits for a load, and after a fault it never waits
+for a new context. A CPU device has one lane.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Count what the launches of tasks execute, while the tasks are built and timed.
 
-Owns which counts are awaited, and how they get into the tasks. A count never decides whether, or
+Decides which counts are awaited, and puts them into the tasks. A count never decides whether, or
 how, a config is timed. A kernel that cannot be counted gets a reason instead. ``workers/work``
 counts.
 """

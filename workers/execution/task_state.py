@@ -1,7 +1,7 @@
-"""The outcomes of one task's configs, also of the configs that an early end leaves open.
+"""The outcomes of one task's configs, including those without one when the task ends early.
 
-Owns the table of outcomes of a task and its conversion into a ``TaskResult``. Pure: it has no
-children, and the clock is an argument.
+Owns the table of outcomes of a task and its conversion into a ``TaskResult``. Pure: this module
+starts no processes, and the clock is an argument.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_EXCUSED = 8
 class TaskState:
     """A task in hand. ``outcomes[i]`` is None until config i has an outcome.
 
-    ``configs`` is empty until ``plan_by``, unless the configs can be planned at once.
+    ``configs`` is empty until ``plan_by`` is called, unless the configs can be planned at once.
     """
 
     plan: Plan

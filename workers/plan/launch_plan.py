@@ -1,6 +1,6 @@
 """Which launch configs of a kernel are timed: a pure function of kernel, device class and config.
 
-Owns how strategies share the configs of a kernel, and each config's id, regime and seed. The
+Decides how strategies share the configs of a kernel, and each config's id, regime and seed. The
 arguments come from the strategies (``strategies/rules.py``), the NDRanges from ``ndranges.py``.
 Never plans a config that cannot be allocated, and never looks at a measured time.
 """

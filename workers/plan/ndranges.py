@@ -141,9 +141,9 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
     """Return distinct (global size, local size) pairs in the order in which to run them.
 
     Each regime gets its share of pairs, spread evenly over its work-group counts on a log scale.
-    If the caps cut a regime off, its share goes to the largest counts that fit. If a regime has too
-    few NDRanges, the next regime gets the missing pairs. The order is random, so that a drift of
-    the device does not look like an effect of size.
+    If the size limits exclude a regime, its share goes to the largest work-group counts that fit.
+    If a regime has too few NDRanges, the next regime gets the missing pairs. The order is random,
+    so that a drift of the device does not look like an effect of size.
     """
     most_groups = _most_groups_by_shape(request)
     if not most_groups:

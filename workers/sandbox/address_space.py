@@ -1,6 +1,7 @@
 """Limit what a process may still allocate, as a source can make a compiler ask for all memory.
 
-Owns how a limit of this process is set: never above a limit that the user or batch system has set.
+Owns the rule by which a limit of this process is set: never above a limit that the user or batch
+system has set.
 """
 
 from __future__ import annotations

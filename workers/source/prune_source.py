@@ -1,6 +1,6 @@
 """Cut a file down to what one kernel needs: remove other kernels and unused helper functions.
 
-Owns which functions may be cut and where their text begins and ends. The caller
+Decides which functions may be cut, and where their text begins and ends. The caller
 (``front_end.py``) parses the shorter text and checks that it still means the same. All other text
 stays byte for byte: typedefs, globals, preprocessor lines, comments outside of the cuts.
 """

@@ -1,7 +1,7 @@
 """Count the work of a kernel's launch configs, in this process.
 
-Owns how a kernel runs: its work-items run one after another if that changes no count, otherwise one
-work-group at a time. ``child.py`` calls this module in a child process that can be killed.
+Decides how a kernel runs: its work-items run one after another if that changes no count, otherwise
+one work-group at a time. ``child.py`` calls this module in a child process that can be killed.
 """
 
 from __future__ import annotations

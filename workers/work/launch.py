@@ -1,7 +1,7 @@
 """Run one virtual launch: choose units, run them, and collect their counts.
 
-Owns how many units of a launch run. What the first units execute decides this number, not time, so
-that every machine gets the same numbers.
+Decides how many units of a launch run. The number depends on what the first units execute, not on
+time, so that every machine gets the same numbers.
 """
 
 from __future__ import annotations

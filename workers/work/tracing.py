@@ -1,7 +1,7 @@
 """Trace one launch in this process: which work-items access which bytes of its buffers.
 
-Owns which work-groups run, and the bounds of columns and rows. The work-items of a group run
-together if they meet at barriers, unless some of them return earlier. ``traced.cl`` fills the
+Decides which work-groups run, and owns the bounds of columns and rows. The work-items of a group
+run together if they meet at barriers, unless some of them return earlier. ``traced.cl`` fills the
 histograms. ``trace_child.py`` calls this module in a child process that can be killed.
 """
 

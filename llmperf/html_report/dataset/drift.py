@@ -55,8 +55,8 @@ def drift_figure(facts: DatasetFacts) -> Html:
     y_high = max(1.02, *(float(one.y.max()) for one in series))
     text = PlotText(
         title="Sentinel kernel over the run",
-        description=f"Ratio to each device's median, from {ratio_tick(y_low)} to "
-        f"{ratio_tick(y_high)}.",
+        description=f"Each sentinel time ÷ its device's median. All drawn points lie between "
+        f"{ratio_tick(y_low)} and {ratio_tick(y_high)}.",
     )
     chart = point_chart(
         series,

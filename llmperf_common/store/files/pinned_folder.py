@@ -1,6 +1,7 @@
 """A folder held open, so that it is recognised even if its path leads to another folder later.
 
-Owns how a collector notices an unmount or a move of the folder. ``filesystem.py`` owns the message.
+Owns the check by which a collector notices an unmount or a move of the folder. ``filesystem.py``
+owns the message.
 """
 
 from __future__ import annotations

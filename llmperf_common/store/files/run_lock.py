@@ -1,6 +1,6 @@
 """The run lock of a dataset: collectors share it; sweep, compact, repair and merge hold it alone.
 
-Owns how a process waits for the lock, and the message meanwhile. ``run.py`` and ``sweep.py`` say
+Owns the wait for the lock, and the message meanwhile. ``run.py`` and ``sweep.py`` say
 what the lock guards.
 """
 

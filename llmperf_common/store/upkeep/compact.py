@@ -1,7 +1,8 @@
 """Compaction: join many small pairs of shards into few larger ones, without changing a row.
 
-Owns which pairs are joined, the order of steps, and when replaced shards may be removed. A run
-commits every few seconds, so a long run leaves thousands of pairs, and readers open each pair.
+Decides which pairs are joined and when replaced shards may be removed, and owns the order of steps.
+A run commits every few seconds, so a long run leaves thousands of pairs, and readers open each
+pair.
 
 Under the exclusive run lock: write the new pairs; publish one manifest that lists them and names
 the shards they replace (``replaces``); write the card; remove shards replaced long ago. Only the

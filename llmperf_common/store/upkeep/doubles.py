@@ -38,7 +38,10 @@ class BoundPair:
 
 
 def doubled(fs: Filesystem, pairs: Sequence[BoundPair]) -> list[tuple[BoundPair, str]]:
-    """Return the pairs to drop so that no task is bound twice, each with the stem that stays."""
+    """Return the pairs to drop, so that no task is bound twice.
+
+    Each comes with the stem of the pair that stays in place of it.
+    """
     twice = _tasks_bound_twice(pairs)
     if not twice:
         return []

@@ -1,9 +1,9 @@
 """Merge datasets: several runs, of one plan or several, become one new dataset.
 
-Owns which rows are kept, and the merged ``run.json``. Of rows with equal sample ids, an ok row is
-preferred to a failed row, then a row of an earlier source. A task is kept once, with its kernels
-row, as long as it has a sample. ``merge_devices.py`` merges devices. A merge needs memory for the
-largest shard, and 30 bytes per sample.
+Decides which rows are kept, and owns the merged ``run.json``. Of rows with equal sample ids, an ok
+row is preferred to a failed row, then a row of an earlier source. A task is kept once, with its
+kernels row, as long as it has a sample. ``merge_devices.py`` merges devices. A merge needs memory
+for the largest shard, and 30 bytes per sample.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Repair a dataset that something else has damaged, at the price of measuring some tasks again.
 
-Owns what is dropped and the order of steps. A pair is dropped if one of its shards is missing or
-does not match the manifest's hash, and so is such a device. Of pairs that share a task, all but the
-one that was listed first are dropped. Files of dropped shards go to ``trash/``; nothing is deleted.
+Decides what is dropped, and owns the order of steps. A pair is dropped if one of its shards is
+missing or does not match the manifest's hash, and so is such a device. Of pairs that share a task,
+all but the one that was listed first are dropped. Files of dropped shards go to ``trash/``; nothing
+is deleted.
 
 Under the exclusive run lock: take the next epoch, so that older ledgers can no longer be used or
 publish, and the next collector rebuilds a ledger from the shards; move the files; publish one

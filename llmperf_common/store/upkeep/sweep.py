@@ -1,7 +1,7 @@
 """Sweeping: move away what crashes and refused commits left behind.
 
-Owns which files of a dataset folder are leftovers. The caller holds ``RUN_LOCK`` exclusively. So no
-collector runs, and a shard that no manifest lists will never be listed.
+Decides which files of a dataset folder are leftovers. The caller holds ``RUN_LOCK`` exclusively. So
+no collector runs, and a shard that no manifest lists will never be listed.
 """
 
 from __future__ import annotations

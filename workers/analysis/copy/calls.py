@@ -1,7 +1,8 @@
-"""Rewrite the calls in one file: helpers get the context, built-in functions real addresses.
+"""Rewrite the calls in one file.
 
-Owns how a call's pointers are rewritten. ``builtins.py`` has the stand-ins for built-in functions;
-``walk.py`` walks the code and finds the calls.
+A call of a function that the file defines gets ``CONTEXT`` as its first argument. A call of a
+built-in function gets real addresses in place of pointers. ``builtins.py`` has the stand-ins for
+built-in functions; ``walk.py`` walks the code and finds the calls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rewritten copy of one kernel file: which functions stay, and which code is refused.
 
-Owns what the copies for the memory analysis (``instrument.py``) and for the work counts
+Owns the parts that the copies for the memory analysis (``instrument.py``) and for the work counts
 (``workers/work``) share. Those modules rewrite the kernel's own header and body.
 """
 

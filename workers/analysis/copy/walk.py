@@ -1,7 +1,7 @@
 """Walk a function so that each memory access and each loop iteration calls a hook.
 
-Owns which cursors are accesses, addresses and loops. Uses libclang. ``rewriter.py`` and
-``calls.py`` rewrite them; ``instrument.py`` makes the whole file.
+Decides which libclang cursors are accesses, addresses and loops. ``rewriter.py`` and ``calls.py``
+rewrite these cursors; ``instrument.py`` makes the whole file.
 """
 
 from __future__ import annotations

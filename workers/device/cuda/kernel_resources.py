@@ -1,7 +1,7 @@
 """Find, in a compile child, which resources of an NVIDIA GPU a kernel's machine code needs.
 
-Owns when a CUDA context is opened (for the first kernel, not before), and the time limit of the
-second compilation, after which the process ends. The kernel loses only its resource figures:
+Decides when a CUDA context is opened (for the first kernel, not before), and owns the time limit of
+the second compilation, after which the process ends. The kernel loses only its resource figures:
 ``compiling.py`` builds it again without asking for them. ``driver.py`` calls CUDA.
 """
 

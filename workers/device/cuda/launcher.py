@@ -1,6 +1,6 @@
 """Buffers, launches and event times on a CUDA context that ``cuda/driver.py`` has opened.
 
-Owns how arguments reach a kernel, and what runs between two events. Gets pycuda's driver from
+Passes arguments to a kernel, and decides what runs between two events. Gets pycuda's driver from
 ``cuda/driver.py``. Times no samples: it serves comparisons with OpenCL and, later, hardware
 counters.
 """

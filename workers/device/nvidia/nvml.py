@@ -1,6 +1,6 @@
 """The only module that imports ``pynvml`` (package ``nvidia-ml-py``), the Python library of NVML.
 
-Owns how a card is found: by UUID or PCI bus, never by index, since NVML's order is not OpenCL's. A
+Finds a card by its UUID or PCI bus, never by index, since NVML's order is not OpenCL's. A
 missing library, driver or card is returned as a value. ``nvml_gpu.py`` has the queries to a card.
 """
 

@@ -1,6 +1,6 @@
 """The words of a kernel's build options, and which of them a parser or a device's compiler may get.
 
-Owns how options are split into words, and the list of allowed options: a corpus is untrusted, and
+Splits options into words, and owns the list of allowed options: a corpus is untrusted, and
 other options read files. Options with an unclosed quote are split at blanks; ``session.py`` refuses
 them later, with a failure code.
 """

@@ -1,6 +1,6 @@
 """Find an OpenCL device by name, and make its record.
 
-Owns how a ``DeviceRef`` leads to a pyopencl device, and how a ``Device`` is made from that.
+Decides which pyopencl device a ``DeviceRef`` means, and makes a ``Device`` from it.
 ``peaks.py`` measures peaks; ``workers/discovery/find.py`` decides which devices are usable.
 """
 

@@ -4,7 +4,7 @@ On an H200 (driver 580.159) launches limited by memory take 12 to 14 % longer af
 freed, also in other processes. This lasts for the buffer's bytes divided by 335 to 440 GB/s. A
 buffer that was never used, and so has no pages, causes no delay
 (``benchmarks/device/freed_memory.py``). So the driver presumably clears freed pages during later
-launches. Owns how long to wait for that.
+launches. Decides how long to wait for that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Device buffers that outlive their task, for the next task to use.
 
-Owns which buffers are kept. Allocating and freeing take locks in NVIDIA's driver that all processes
-of a host share, on all its GPUs. While another process opens or closes a context, an allocation or
-a free takes 8 ms on average and up to 45 ms instead of 0.3 ms (H200, driver 580.159). Launches,
-copies and loading of programs are not delayed.
+Decides which buffers are kept. Allocating and freeing take locks in NVIDIA's driver that all
+processes of a host share, on all its GPUs. While another process opens or closes a context, an
+allocation or a free takes 8 ms on average and up to 45 ms instead of 0.3 ms (H200, driver 580.159).
+Launches, copies and loading of programs are not delayed.
 """
 
 from __future__ import annotations

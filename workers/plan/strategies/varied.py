@@ -1,7 +1,7 @@
 """Unusual inputs: values with which more work-items are active, and floats other than 1.0.
 
-Owns which global sizes keep the usual values, and what all other sizes get: the ``InputChoice`` of
-the kernel (made by ``workers/work/input_choice.py``), and random values if the kernel's analysis
+Decides which global sizes keep the usual values, and what all other sizes get: the ``InputChoice``
+of the kernel (made by ``workers/work/input_choice.py``), and random values if the kernel's analysis
 shows that they steer nothing. Inputs are a pure function of plan seed, kernel and global size, so
 they are equal for siblings and on all devices.
 """
