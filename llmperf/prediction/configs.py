@@ -220,10 +220,12 @@ def _parquet_rows(content: bytes, where: str) -> Rows:
     try:
         check_memory(pa.py_buffer(content))
         with pq.ParquetFile(pa.BufferReader(content)) as parquet:
-            _check_number(parquet.metadata.num_rows, where)
-        table = pq.read_table(pa.BufferReader(content))
+            num_rows = parquet.metadata.num_rows
+            table = parquet.read() if num_rows <= _MAX_LAUNCHES else None
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BadInput(f"{where}: no readable Parquet file: {error}") from None
+    _check_number(num_rows, where)
+    assert table is not None, "it was refused"
     _check_columns(table.column_names, where)
     number = 0
     for batch in table.to_batches():
@@ -277,6 +279,8 @@ def _from_columns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
         except (ValueError, RecursionError):
             return values  # ``_config`` refuses the text, which is no object, and shows it
     if isinstance(given, list):  # Arrow's form of a map
+        if len(dict(given)) < len(given):
+            raise BadInput(f"{where}: args: a name appears twice: keep one of them")
         given = dict(given)
     if isinstance(given, Mapping):
         named = {name: value for name, value in given.items() if value is not None}

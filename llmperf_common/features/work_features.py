@@ -64,7 +64,7 @@ _AMOUNTS = (
 
 _TERMS: dict[str, str] = {
     "dram": "min(bytes of sectors, buffer bytes) / DRAM bandwidth; 0 if the buffers fit the cache",
-    "l2": "sectors of loads and stores / last-level-cache bandwidth",
+    "l2": "sectors that loads and stores request from L1 / last-level-cache bandwidth",
     "l1": "requests of warps, or sectors, / first-level cache throughput of the used compute units",
     "compute": "operations by kind / throughput of the used compute units, idle lanes included",
     "local": "accesses to local memory / throughput of the used compute units",

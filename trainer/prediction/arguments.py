@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -50,6 +51,7 @@ def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int
     return values
 
 
+_FORMATS = {"half": "<e", "float": "<f"}
 _LARGEST_FLOATS = {"half": 65504.0, "float": 3.4028234663852886e38}
 
 
@@ -70,9 +72,13 @@ def _checked(argument: Argument, value: Value) -> int | float:
             raise BadInput(f"{where}: {argument.type_name!r} takes a number") from None
         if not math.isfinite(number):
             raise BadInput(f"{where}: {argument.type_name!r} takes a finite number")
-        largest = _LARGEST_FLOATS.get(kind, math.inf)
-        if abs(number) > largest:
-            raise BadInput(f"{where}: {argument.type_name!r} holds -{largest:g} to {largest:g}")
+        try:
+            struct.pack(_FORMATS.get(kind, "<d"), number)
+        except OverflowError:
+            largest = _LARGEST_FLOATS[kind]
+            raise BadInput(
+                f"{where}: {argument.type_name!r} holds -{largest:g} to {largest:g}"
+            ) from None
         return number
     whole = _integer(value, f"{where}: {argument.type_name!r} takes a whole number")
     low, high = integer_range(kind)

@@ -1,7 +1,7 @@
 """Find the launch configs that must not run on a GPU, because trials on a CPU leave their memory.
 
-Memory means the buffers with their padding, and the local memory of a work-group. Kernels of which
-all extents are validated need no trial: ``extent_check.py`` judges their configs.
+Memory means the buffers with their padding, and the local memory of a work-group. What the extents
+of a kernel say of its configs, and whether they are tried: ``extent_check.py``.
 
 Decides which configs are tried on the CPU device first, which accesses a GPU tolerates, and how
 access ranges are extrapolated to larger configs. The trials run in killable children, like the
@@ -118,6 +118,24 @@ def _spare_unbearable(state: TaskState) -> None:
     tried = list(zip(tried_indices(state.configs), state.access_records, strict=False))
     for index, why in unbearable(signature, state.configs, tried):
         state.spare(index, not_launched(why))
+    is_clear = len(tried) == len(tried_indices(state.configs)) and not any(
+        record is None
+        or record.exceeded
+        or leaves_own_buffers(signature, state.configs[index], record)
+        for index, record in tried
+    )
+    state.needs_padding = state.needs_padding or not is_clear
+
+
+def leaves_own_buffers(signature: Signature, config: LaunchConfig, record: ProbeRecord) -> bool:
+    """Return whether a launch accesses bytes outside of the global buffers that its config gives."""
+    return any(
+        _below_bytes(record.access_ranges, one.position) > 0
+        or _end_bytes(record.access_ranges, one.position)
+        > _elements(config, one.position) * one.element_bytes
+        for one in signature.arguments
+        if one.kind is ArgumentKind.GLOBAL_BUFFER
+    )
 
 
 def not_launched(why: str) -> Failure:

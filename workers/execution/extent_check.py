@@ -1,9 +1,12 @@
 """Judge launch configs by the kernel's validated extents: which need padding or must not run.
 
-If every extent is validated, the accesses of a launch follow from its sizes. So neither a trial on
-a CPU device (``access_check.py``) nor padding around buffers that are large enough is needed. The
-*simple* strategy ignores the extents, and gives each buffer as many elements as there are
-work-items, which is enough for most kernels.
+If every extent is validated, the accesses of a launch follow from its sizes, so that buffers which
+are large enough need no padding. The *simple* strategy ignores the extents, and gives each buffer
+as many elements as there are work-items, which is enough for most kernels.
+
+A validated extent does not exclude that an index overflows 32 bits in a large launch. So kernels
+with configs of the simple strategy are tried on a CPU device, too (``access_check.py``). The trial
+can only add to the verdict: it gives up further configs, or demands padding.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmperf_common.analysis import Analysis, launch_sizes
-from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signature
+from llmperf_common.records import Argument, LaunchConfig, Signature, Strategy
 from workers.device.interface import AccessRange, ProbeRecord
-from workers.execution.access_check import beyond_known, not_launched
+from workers.execution.access_check import beyond_known, leaves_own_buffers, not_launched
 from workers.execution.task_state import TaskState
 from workers.plan.strategies.buffers import extent_elements
 from workers.plan.strategies.scalars import integer_scalars
@@ -31,22 +34,28 @@ class ByExtents:
     beyond: tuple[tuple[int, str], ...] = ()
 
 
-def settled_by_extents(state: TaskState, *, spares: bool) -> bool:
-    """Return whether validated extents settle which configs leave their buffers; keep the verdict.
+def wants_trial(state: TaskState, *, can_try: bool, spares: bool) -> bool:
+    """Return whether a task is to be tried on a CPU device; note what its extents say before.
 
     Args:
         state: a planned task.
+        can_try: whether there is another device than the timed one, and a config that can be tried.
         spares: whether to give up the configs that would leave even the padding.
     """
     signature = state.task.kernel.signature
     assert signature is not None, "a planned kernel has a signature"
     judged = judge_by_extents(signature, state.analysis, state.configs)
     if judged is None:
-        return False
-    state.needs_padding = judged.needs_padding or bool(judged.beyond and not spares)
+        return can_try
     for index, why in judged.beyond if spares else ():
         state.spare(index, not_launched(f"{why} by its memory analysis"))
-    return True
+    ignores_extents = any(one.strategies == (Strategy.SIMPLE,) for one in state.configs)
+    state.needs_padding = (
+        judged.needs_padding
+        or bool(judged.beyond and not spares)
+        or (ignores_extents and not can_try)
+    )
+    return can_try and ignores_extents
 
 
 def judge_by_extents(
@@ -72,7 +81,7 @@ def judge_by_extents(
         records.append(record)
     beyond = dict(beyond_known(signature, configs, records))
     needs_padding = any(
-        _leaves_own_buffers(pointers, config, record)
+        leaves_own_buffers(signature, config, record)
         for index, (config, record) in enumerate(zip(configs, records, strict=True))
         if index not in beyond
     )
@@ -105,17 +114,4 @@ def _record(
         )
     return ProbeRecord(
         access_ranges=tuple(ranges), turns=0, trace=0, exceeded=False, overflow=False
-    )
-
-
-def _leaves_own_buffers(
-    pointers: Sequence[Argument], config: LaunchConfig, record: ProbeRecord
-) -> bool:
-    """Whether a launch accesses more of a global buffer than the config gives the buffer."""
-    held = {one.position: one.elements or 0 for one in config.args}
-    ends = {one.position: one.end_bytes for one in record.access_ranges}
-    return any(
-        ends[one.position] > held.get(one.position, 0) * one.element_bytes
-        for one in pointers
-        if one.kind is ArgumentKind.GLOBAL_BUFFER
     )

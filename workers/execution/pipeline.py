@@ -24,7 +24,7 @@ from workers.execution.access_check import AccessCheck, tried_indices
 from workers.execution.analysing import AnalysisWork
 from workers.execution.compiling import CompileWork
 from workers.execution.executor import FinishedTask
-from workers.execution.extent_check import settled_by_extents
+from workers.execution.extent_check import wants_trial
 from workers.execution.helper_devices import HelperDevices
 from workers.execution.limits import limits_on
 from workers.execution.running import RunSlot
@@ -304,9 +304,7 @@ class DevicePipeline:
     def _begin(self, state: TaskState) -> None:
         """Pass a planned task to its pools; finish one without a launchable config at once."""
         if state.configs[0].global_size:
-            if not settled_by_extents(state, spares=self._checks_access) and self._is_to_be_tried(
-                state
-            ):
+            if wants_trial(state, can_try=self._can_try(state), spares=self._checks_access):
                 self._access_checkers.submit(state)
             self._compilers.submit(state)
             self._counting.submit(state)
@@ -367,8 +365,8 @@ class DevicePipeline:
         ahead = [*in_pools, *self._built, *self._compiled]
         return list({id(state): state for state in ahead}.values())
 
-    def _is_to_be_tried(self, state: TaskState) -> bool:
-        """Whether configs might leave their buffers, and another device can show which do."""
+    def _can_try(self, state: TaskState) -> bool:
+        """Whether another device than the timed one can show which configs leave their buffers."""
         if not self._checks_access or not tried_indices(state.configs):
             return False
         return self._helper_devices.analysis() != self._ref

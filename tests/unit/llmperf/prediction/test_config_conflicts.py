@@ -63,7 +63,16 @@ def test_the_rows_of_a_small_parquet_file_are_counted_before_they_are_read(tmp_p
     rows = pa.repeat(pa.scalar(64, pa.uint8()), 2_000_000)
     pq.write_table(pa.table({"global_size": rows, "local_size": rows}), file)
     assert file.stat().st_size < 100_000
-    with pytest.raises(BadInput, match="more than 1,000,000 launches"):
+    with pytest.raises(BadInput) as caught:
+        read_configs(file)
+    assert str(caught.value).startswith(f"{file}: more than 1,000,000 launches")
+
+
+def test_a_map_of_arrow_that_names_an_argument_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "launches"
+    args = pa.array([[("n", 1), ("n", 2)]], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"global_size": [64], "local_size": [64], "args": args}), file)
+    with pytest.raises(BadInput, match="row 1: args: a name appears twice"):
         read_configs(file)
 
 
@@ -82,4 +91,6 @@ def test_a_float_takes_what_its_type_holds(kind: str, largest: float) -> None:
     assert read_arguments(scalar(kind), {"alpha": -largest}) == {0: -largest}
     with pytest.raises(BadInput, match=f"'{kind}' holds -"):
         read_arguments(scalar(kind), {"alpha": largest * 1.001})
+    nearly = {"half": 65519.0, "float": 3.4028235e38}[kind]  # rounds to the largest
+    assert read_arguments(scalar(kind), {"alpha": nearly}) == {0: nearly}
     assert read_arguments(scalar("double"), {"alpha": 1e308}) == {0: 1e308}
