@@ -53,8 +53,7 @@ class Strategy(StrEnum):
 
 
 STRATEGY_PRECEDENCE = (Strategy.MEMORY_ANALYSIS, Strategy.DECOUPLED, Strategy.SIMPLE)
-"""Order of the strategies. ``input_strategy`` is the first of them that is in
-``input_strategies``."""
+"""``input_strategy`` is the first of these strategies that is in ``input_strategies``."""
 
 
 class Regime(StrEnum):
@@ -89,8 +88,7 @@ class SizeRole(StrEnum):
     PITCH = "pitch"
     """The scalar is multiplied with an index: the row length of a matrix."""
     LANES = "lanes"
-    """The scalar divides a local id (``/`` or ``%``): the number of work-items that work
-    together."""
+    """The scalar divides a local id (``/`` or ``%``): how many work-items work together."""
     LOOP = "loop"
     """The scalar bounds a loop and has none of the roles above."""
     NONE = "none"
@@ -113,10 +111,9 @@ class Leaf:
 class Argument:
     """One declared argument of a kernel.
 
-    ``type_name`` is the type as written (typedefs kept). ``scalar_type`` is the canonical OpenCL
-    scalar of that type (``float``, ``uint``, ``half``, ...). ``vector_width`` is 1 for scalars.
-    ``element_bytes`` is the size of an element of the declared pointee type (a float3 has 16) or of
-    the value itself.
+    ``type_name`` is the type as written (typedefs kept). ``scalar_type`` is its canonical OpenCL
+    scalar (``float``, ``uint``, ``half``, ...). ``vector_width`` is 1 for scalars. ``element_bytes``
+    is the size of an element of the declared pointee type (a float3 has 16) or of the value.
     """
 
     position: int
@@ -129,8 +126,7 @@ class Argument:
     access: Access
     is_const: bool = False
     leaves: tuple[Leaf, ...] = ()
-    """The members of a structure: the scalars of one element, if not all have the type
-    ``scalar_type``."""
+    """The members of a structure: the scalars of one element, unless all are ``scalar_type``."""
     size_role: SizeRole = SizeRole.NONE
 
 
@@ -171,8 +167,7 @@ class Kernel:
     signature: Signature | None
     failure: Failure | None
     analysis: Analysis | None = None
-    """The analysis made by ``corpus build --analyse``. If it is None, the task analyses the kernel
-    first."""
+    """Set by ``corpus build --analyse``. If it is None, the task analyses the kernel first."""
     invented_macros: tuple[str, ...] | None = None
     """Options in ``build_options`` that LLMPerf added for macros; None where unknown."""
 
@@ -217,8 +212,7 @@ class Checks:
     """Results of the checks of one sample; None where a check was not made.
 
     ``writes_output``, ``deterministic`` and ``input_sensitive`` are checked on three configs of a
-    task. ``above_floor``: whether the median is at least the bytes touched ÷ the measured peak
-    bandwidth.
+    task. ``above_floor``: the median is at least the bytes touched ÷ the measured peak bandwidth.
     """
 
     writes_output: bool | None = None
@@ -258,8 +252,7 @@ class Sample:
     """One launch config, its outcome and its origin.
 
     A kernel that fails before any launch is planned gives one sample whose ``config`` has empty
-    sizes. ``work`` is the counted work, or says why counting failed; None where counting was not
-    tried.
+    sizes. ``work`` is the counted work, or says why counting failed; None where it was not tried.
     """
 
     config: LaunchConfig
@@ -370,8 +363,7 @@ class SentinelReading:
 class TaskResult:
     """All that one finished task adds to the dataset: one ``kernels`` row and its samples.
 
-    ``one_processor`` says whether one reserved host processor started all launches; it is None
-    where nothing was launched.
+    ``one_processor``: one reserved host processor started all launches; None: nothing was launched.
     """
 
     task_id: str

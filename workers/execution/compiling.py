@@ -4,20 +4,28 @@ Owns the retries. After a compiler's crash, a new child builds the kernel once m
 exceeds the time limit is killed. After the second crash or the kill, the task gets its failed row.
 The first kill by another process does not count. If a child dies after the build, while it reads
 the kernel's resources, the task is built once more without them. ``child_pool.py`` owns the
-children.
+children. ``is_buildable`` checks whether this device can build anything.
 """
 
 from __future__ import annotations
 
 import logging
+import select
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from llmperf_common.failures import RETRY_RULES, Failure, FailureCode, Retry, Stage
+from llmperf_common.ledger.protocol import Lease
 from workers.execution.task_state import TaskState
+from workers.plan.plan import Plan, Task
+from workers.sandbox.child import Child
+from workers.sandbox.child_pool import ChildPool
 from workers.sandbox.messages import Compiled, CompileFailed, CompileJob, FromChild
 
 _logger = logging.getLogger(__name__)
 
+_NO_LEASE = Lease(task=-1, epoch=0, token=0, attempt=0)
 _RESOURCES_LIMIT_S = 20.0
 """Seconds to find a kernel's registers. A second compiler takes 0.05 s, the first CUDA context
 0.3 s, and some seconds on hosts with many GPUs."""
@@ -143,3 +151,30 @@ def _fail(state: TaskState, code: FailureCode, detail: str, seconds: float) -> N
         options=state.task.kernel.build_options, log=detail, seconds=seconds, binary=None
     )
     state.fail_whole(Failure(code=code, stage=Stage.BUILD, detail=detail))
+
+
+def is_buildable(
+    task: Task, plan: Plan, *, start_child: Callable[[str], Child], work: CompileWork
+) -> bool:
+    """Build a task's kernel in a new child; return whether that succeeded.
+
+    Raises:
+        ChildStartError: The child cannot be started.
+    """
+    state = TaskState(
+        plan=plan, task=task, lease=_NO_LEASE, device_id="", worker_id="", now_us=lambda: 0
+    )
+    pool: ChildPool[TaskState] = ChildPool(
+        start_child=start_child, name="build", work=work, num_children=1
+    )
+    pool.submit(state)
+    try:
+        while not pool.has_finished:
+            pool.start_waiting()
+            for child in select.select(pool.children(), [], [], 0.1)[0]:
+                pool.handle(child)
+            pool.check_deadlines(time.monotonic())
+    finally:
+        pool.close()
+        work.forget(state)
+    return state.build is not None and state.build.binary_sha256 is not None

@@ -22,7 +22,7 @@ from workers.device.interface import DeviceRef
 from workers.device.nvidia.monitor import Monitor
 from workers.execution.access_check import AccessCheck, tried_indices
 from workers.execution.analysing import AnalysisWork
-from workers.execution.compiling import CompileWork
+from workers.execution.compiling import CompileWork, is_buildable
 from workers.execution.executor import FinishedTask
 from workers.execution.extent_check import wants_trial
 from workers.execution.helper_devices import HelperDevices
@@ -30,7 +30,6 @@ from workers.execution.limits import limits_on
 from workers.execution.running import RunSlot
 from workers.execution.task_counting import TaskCounting
 from workers.execution.task_state import TaskState
-from workers.execution.trial_build import is_buildable
 from workers.measure.launch_processor import LaunchProcessor
 from workers.plan.plan import Plan, Task
 from workers.sandbox.child import Child

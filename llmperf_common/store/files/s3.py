@@ -6,8 +6,7 @@ makes locks of objects; ``create_once.py`` refuses unsuitable stores.
 The server decides whether a name is new: one PUT with ``If-None-Match: *``. If the answer is lost,
 the PUT may have happened, and boto3's retry gets 412 because of our own object. So each write puts
 a random mark into the object's metadata: after a 412, the object is our own if it has our mark.
-Equal bytes prove nothing, because two processes may write the same bytes, and only one may count as
-the first.
+Equal bytes prove nothing: two processes may write the same bytes, and only one may be the first.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
 SCHEME = "s3://"
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # which boto3 reads by itself
 _REQUEST_ATTEMPTS = 5
-"""Number of attempts of one request. boto3 makes them with growing pauses and gives up after some
-10 s."""
+"""Attempts of one request; boto3 makes them with growing pauses, and gives up after some 10 s."""
 _CONFLICT_ATTEMPTS = 10
 _READ_ATTEMPTS = 3
 _CONNECT_TIMEOUT_S = 5
@@ -49,8 +47,7 @@ _REQUESTS_AT_ONCE = 8  # requests are independent; boto3 keeps 16 connections
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
 _OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests about one object, which may be missing. A 404 to any other request means that the server
-is not an S3 store."""
+"""Requests about one object, which may be missing; a 404 to any other means: no S3 store."""
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -107,8 +104,7 @@ class S3Filesystem:
         """Create ``name`` with ``data``; False, and nothing changed, if it exists.
 
         Raises:
-            StoreError: The object was not created, or no answer confirmed its creation. A later
-                call may then return False.
+            StoreError: Not created, or no answer says so; then a later call may return False.
         """
         mark = secrets.token_hex(16)
         was_repeated = False
@@ -125,8 +121,7 @@ class S3Filesystem:
                 was_repeated = was_repeated or metadata.get("RetryAttempts", 0) > 0
                 if metadata["HTTPStatusCode"] == 412:
                     return was_repeated and self._mark_of(name) == mark
-            # 409: another write of this name was under way, so the server dropped our write. Try
-            # again.
+            # 409: another write of this name was under way, so ours was dropped. Try again.
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
             f"cannot create {self.describe(name)}: {_CONFLICT_ATTEMPTS} other writes of it were "
@@ -188,8 +183,7 @@ class S3Filesystem:
         """Delete ``name``; no error if it is gone.
 
         Raises:
-            StoreError: A lock of this process was not renewed in time, so another process may hold
-                it now.
+            StoreError: A lock held here was not renewed in time; another process may hold it.
         """
         self._claims.check()
         self.delete(name)
@@ -261,8 +255,7 @@ class S3Filesystem:
         most = max_bytes_of(name)
         data = bytearray()
         if answer.get("ContentLength", 0) <= most:
-            # Reading up to the empty part makes botocore compare the length with the announced
-            # length.
+            # Reading up to the empty part makes botocore check the announced length.
             while part := answer["Body"].read(_PART_BYTES):
                 data += part
                 if len(data) > most:
@@ -310,10 +303,7 @@ class S3Filesystem:
             arguments["ContinuationToken"] = token
 
     def _request(self, operation: str, name: str, **arguments: Any) -> Any:
-        """Make one request.
-
-        Errors of LLMPerf are raised, but for 409 or 412 after a condition that of botocore.
-        """
+        """Make one request; raise LLMPerf's errors, but botocore's for a condition's 409 or 412."""
         try:
             return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
         except self._errors.ClientError as error:
