@@ -20,7 +20,7 @@ takes 30 to 55 ms for 400,000 tasks."""
 
 
 class FairShare:
-    """A collector's share of the tasks that nobody holds.
+    """A collector's share of the tasks that no collector holds.
 
     As these tasks become fewer, every collector claims fewer of them (after Polychronopoulos and
     Kuck, *Guided self-scheduling*, 1987).
@@ -47,7 +47,7 @@ class FairShare:
         """Use new counts, requested at ``began_s``; this collector holds ``num_held`` leases."""
         now_s = self._clock_s()
         self._count_after_s = now_s + max(_COUNT_INTERVAL_S, (now_s - began_s) / _COUNT_SHARE)
-        if counts.leased <= num_held:  # nobody else is at work
+        if counts.leased <= num_held:  # no other collector is at work
             self._share = math.inf
             return
         num_collectors = max(2.0, counts.leased / num_held) if num_held else 2.0

@@ -61,7 +61,7 @@ class TaskState:
     analysed: Analysis | None = None
     """The analysis that the child has sent before it chooses inputs."""
     needs_padding: bool = True
-    """Whether buffers need padding; False if no config is known or suspected to leave its buffers."""
+    """Whether buffers need padding; False if each config seems to stay in its own buffers."""
     num_access_attempts: int = 0
     access_records: tuple[ProbeRecord | None, ...] = ()
     """The known access records of the configs that are tried first, in the order of the trials."""

@@ -225,7 +225,7 @@ def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
 
 
 def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
-    """Return how many work-groups of each shape fit; shapes of which none fits are left out."""
+    """Return how many work-groups of each shape fit; without the shapes that do not fit."""
     found: dict[Shape, int] = {}
     items = 0
     for shape in request.shapes:

@@ -1,4 +1,4 @@
-"""Paths and names that are no UTF-8: Linux allows them, Arrow does not, and nobody gets a traceback."""
+"""Paths and names that are not UTF-8, which Linux allows and Arrow refuses, give no traceback."""
 
 from __future__ import annotations
 

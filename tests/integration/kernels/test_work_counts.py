@@ -16,10 +16,8 @@ from tests.support.sampling import SLOW
 from tests.support.side_files import Launch, Ranges, SideKernel, random_launches, read_side_files
 from tests.support.side_touches import has_accesses, true_touches
 from tests.support.side_work import config_of, true_work
-from workers.discovery.find import NoDevice, choose
 from workers.work.counting import count_kernel
 from workers.work.opencl_virtual import OpenclVirtualDevice
-from workers.work.opening import open_virtual
 
 pytestmark = pytest.mark.opencl
 
@@ -49,16 +47,6 @@ each_third_quickly = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[OpenclVirtualDevice]:
-    found = choose("cpu")
-    if isinstance(found, NoDevice):
-        pytest.skip(found.message())
-    opened = open_virtual(found)
-    yield opened
-    opened.close()
-
-
 def kernel_of(side: SideKernel) -> Kernel:
     source = side.source.read_text(encoding="utf-8")
     return next(one for one in kernels_from_source(source) if one.name == side.name)
@@ -66,12 +54,12 @@ def kernel_of(side: SideKernel) -> Kernel:
 
 @each_kernel
 def test_all_work_items_give_the_hand_formulas_exactly(
-    side: SideKernel, device: OpenclVirtualDevice
+    side: SideKernel, virtual_device: OpenclVirtualDevice
 ) -> None:
     kernel = kernel_of(side)
     launches = list(random_launches(side, count=NUM_EXACT, seed=11, ranges=EXACT_RANGES))
     configs = [config_of(kernel, side, one, seed=7 + n) for n, one in enumerate(launches)]
-    counted = list(count_kernel(kernel, configs, device, everything=True))
+    counted = list(count_kernel(kernel, configs, virtual_device, everything=True))
     assert len(counted) == NUM_EXACT
     for launch, config, work in zip(launches, configs, counted, strict=True):
         assert isinstance(work, Work), work
@@ -85,7 +73,7 @@ def test_all_work_items_give_the_hand_formulas_exactly(
     "side", [one for one in SIDE_KERNELS if has_accesses(one)], ids=lambda side: side.name
 )
 def test_what_work_items_touch_together_is_exact(
-    side: SideKernel, device: OpenclVirtualDevice
+    side: SideKernel, virtual_device: OpenclVirtualDevice
 ) -> None:
     """Requests, sectors, lines, atomics that meet, and the bytes of a work-group, from addresses by hand."""
     kernel = kernel_of(side)
@@ -94,7 +82,7 @@ def test_what_work_items_touch_together_is_exact(
     if "k" in launches[0].scalars:
         launches += [dataclasses.replace(launches[0], scalars={"k": depth}) for depth in (64, 128)]
     configs = [config_of(kernel, side, one, seed=7 + n) for n, one in enumerate(launches)]
-    counted = list(count_kernel(kernel, configs, device, everything=True))
+    counted = list(count_kernel(kernel, configs, virtual_device, everything=True))
     for launch, config, work in zip(launches, configs, counted, strict=True):
         assert isinstance(work, Work), work
         truth = true_touches(kernel, side, launch, config)
@@ -142,14 +130,16 @@ def planned_launches(side: SideKernel) -> Iterator[Launch]:
 
 
 @each_third_quickly
-def test_sixteen_work_groups_are_enough(side: SideKernel, device: OpenclVirtualDevice) -> None:
+def test_sixteen_work_groups_are_enough(
+    side: SideKernel, virtual_device: OpenclVirtualDevice
+) -> None:
     kernel = kernel_of(side)
     launches = list(planned_launches(side))
     configs = [config_of(kernel, side, one, seed=3 + n) for n, one in enumerate(launches)]
     is_irregular = side.is_data_dependent or side.name in IRREGULAR_KERNELS
     most = IRREGULAR if is_irregular else REGULAR
     for launch, config, work in zip(
-        launches, configs, count_kernel(kernel, configs, device), strict=True
+        launches, configs, count_kernel(kernel, configs, virtual_device), strict=True
     ):
         assert isinstance(work, Work), work
         assert work.sampled_items <= 16 * max(256, math.prod(launch.local_size))

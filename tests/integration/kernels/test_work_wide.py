@@ -5,16 +5,12 @@ Truth: counters of an H200, benchmarks/reports/2026-11-27-counters-strategies-ab
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from llmperf_common.features.work import Work
 from tests.integration.kernels.test_work_children import configs_of, kernel_of
-from workers.discovery.find import NoDevice, choose
 from workers.work.counting import count_kernel
 from workers.work.opencl_virtual import OpenclVirtualDevice
-from workers.work.opening import open_virtual
 
 pytestmark = pytest.mark.opencl
 
@@ -23,19 +19,9 @@ PLAIN = "c[i] = a[i];"
 ITEMS, WARPS = 128, 4
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[OpenclVirtualDevice]:
-    found = choose("cpu")
-    if isinstance(found, NoDevice):
-        pytest.skip(found.message())
-    opened = open_virtual(found)
-    yield opened
-    opened.close()
-
-
-def count(device: OpenclVirtualDevice, source: str) -> Work:
+def count(virtual_device: OpenclVirtualDevice, source: str) -> Work:
     kernel = kernel_of(source)
-    (work,) = count_kernel(kernel, configs_of(kernel, ITEMS), device, everything=True)
+    (work,) = count_kernel(kernel, configs_of(kernel, ITEMS), virtual_device, everything=True)
     assert isinstance(work, Work), work
     return work
 
@@ -60,22 +46,22 @@ def count(device: OpenclVirtualDevice, source: str) -> Work:
     ],
 )
 def test_a_wide_access_is_several_requests(
-    device: OpenclVirtualDevice, element: str, body: str, requests: int, sectors: int
+    virtual_device: OpenclVirtualDevice, element: str, body: str, requests: int, sectors: int
 ) -> None:
     """``requests`` of a warp at the one load and the one store, and the sectors of each of them."""
-    work = count(device, COPY.format(element, body))
+    work = count(virtual_device, COPY.format(element, body))
     for use in ("load", "store"):
         assert getattr(work, f"global_{use}_requests") == WARPS * requests
         assert getattr(work, f"global_{use}_sectors") == WARPS * requests * sectors
 
 
-def test_the_members_of_a_structure_are_requests(device: OpenclVirtualDevice) -> None:
+def test_the_members_of_a_structure_are_requests(virtual_device: OpenclVirtualDevice) -> None:
     source = "typedef struct { float x, y; int n; } s; " + COPY.format("s", PLAIN)
-    work = count(device, source)
+    work = count(virtual_device, source)
     assert work.global_load_requests == work.global_loads / 32 == 3 * WARPS
     assert work.global_load_sectors == 3 * WARPS * 12  # 12 bytes a lane: 384 bytes hold every x
 
 
-def test_an_access_by_atomics_is_one_request(device: OpenclVirtualDevice) -> None:
-    work = count(device, COPY.format("int", "atomic_add(c + i, a[i]);"))
+def test_an_access_by_atomics_is_one_request(virtual_device: OpenclVirtualDevice) -> None:
+    work = count(virtual_device, COPY.format("int", "atomic_add(c + i, a[i]);"))
     assert (work.global_atomic_requests, work.global_atomic_addresses) == (WARPS, ITEMS)
