@@ -1,9 +1,9 @@
 """Fit a buffer's extent as a polynomial of the launch sizes, or as the smaller of two polynomials.
 
-Owns the search for guards. It is unknown which probes lie on which side of a guard. So candidates
-are fitted to groups of probes, and another form is fitted to the probes that a candidate does not
-explain. Source: LLMPerf, arXiv 2503.11244 (affine fit through two sizes, not validated); here a
-form must give the extent of every probe exactly.
+Owns the search for guards; ``polynomials.py`` fits a single polynomial. It is unknown which probes
+lie on which side of a guard. So candidates are fitted to groups of probes, and another form is
+fitted to the probes that a candidate does not explain. Source: LLMPerf, arXiv 2503.11244 (affine
+fit through two sizes, not validated); here a form must give the extent of every probe exactly.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""The places where a dataset may lie, folders and S3, and their locks."""
+"""The places where a dataset may lie, folders and S3, and their locks.
+
+``filesystem`` and ``s3`` write a file that appears whole or not at all; ``create_once`` tries
+whether a store can do so.
+"""

@@ -225,7 +225,7 @@ def test_peaks_are_plausible_and_quick(session: Session) -> None:
     before = affinities()
     start = time.monotonic()
     device = session.measure_peaks()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30, "5 s and eight rounds, beside other tests"
     assert device.peak_dram_gbps is not None
     assert 1 < device.peak_dram_gbps < 1000
     assert device.peak_l2_gbps is not None

@@ -6,7 +6,8 @@ The best of five launches in a row was not enough on a CPU device. They took 2 m
 slice of the scheduler. If another process used one of two processors for that long, half the peak
 was recorded (117 instead of 231 GFLOP/s in 3 of 8 starts on 2 cores). Eight rounds are enough
 beside one busy process. Beside two busy processes, one start in a CI run still gave 158 GFLOP/s.
-So rounds go on until two of them agree.
+So rounds go on until two of them agree, but not for longer than a start may take: beside busy
+processes, 32 rounds took 10.9 s on a CPU whose caches of 300 MiB need arrays of 1.5 GiB.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Protocol
 
 NUM_ROUNDS = 8
 MOST_ROUNDS = 32
+MOST_S = 5.0
+"""Seconds after which no further round begins once there are ``NUM_ROUNDS``."""
 AGREEMENT = 0.05
 """Largest relative difference between two rounds that agree: a peak must be right within 5 %."""
 TURN_S = 0.03
@@ -46,6 +49,7 @@ def peaks_of(
     *,
     num_rounds: int = NUM_ROUNDS,
     most_rounds: int = MOST_ROUNDS,
+    most_s: float = MOST_S,
     turn_s: float = TURN_S,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> list[Peak]:
@@ -59,12 +63,14 @@ def peaks_of(
         num_rounds: minimum number of turns of each load; between two turns of a load, every other
             load has a turn.
         most_rounds: maximum number of turns of each load.
+        most_s: seconds after which no round beyond ``num_rounds`` begins.
         turn_s: seconds of a turn, which has at least one launch.
         clock_s: monotonic seconds.
     """
     rounds: list[list[float]] = []
+    end_s = clock_s() + most_s
     while len(rounds) < num_rounds or (
-        len(rounds) < most_rounds and not _all_are_confirmed(rounds)
+        len(rounds) < most_rounds and clock_s() < end_s and not _all_are_confirmed(rounds)
     ):
         rounds.append([_best_of_turn(load, turn_s, clock_s) for load in loads])
     return [_peak(rates) for rates in zip(*rounds, strict=True)]
