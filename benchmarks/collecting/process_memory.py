@@ -1,12 +1,14 @@
-"""How much memory the processes of a run use, and whether it grows with the number of tasks.
+"""How much memory and processor time the processes of a run use, and whether memory grows by task.
 
 ``python -m benchmarks.collecting.process_memory --out FILE.csv [--every-s 2] -- collect --corpus …
 --out DIR …``
 
-Runs ``llmperf`` with the words after ``--`` and repeatedly writes the memory and the number of open
-descriptors of each of its processes. Prints by role: the number of processes, the maximum memory of
-one process, the growth per task of the processes that lived during at least a hundred tasks, and
-the children that were zombies in two consecutive samples.
+Runs ``llmperf`` with the words after ``--`` and repeatedly writes the memory, the processor time
+and the number of open descriptors of each of its processes. Prints by role: the number of
+processes, the maximum memory of one process and the processor time of all, in total and per task
+(a process's time after its last reading is missing, so take readings often); the growth per task of
+the processes that lived during at least a hundred tasks; and the children that were zombies in two
+consecutive samples.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ class Reading:
     num_tasks: int
     rss_bytes: int
     num_descriptors: int
+    processor_s: float = 0.0
+    """User and system time of the process since its start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,7 @@ def watch(process: subprocess.Popen[str], events: Path, *, every_s: float, into:
                     num_tasks=num_tasks,
                     rss_bytes=one.memory_info().rss,
                     num_descriptors=one.num_fds(),
+                    processor_s=sum(one.cpu_times()[:2]),
                 )
             except psutil.ZombieProcess:
                 zombies.add(one.pid)
@@ -167,20 +172,33 @@ def main() -> int:
         watch(process, data / "events", every_s=given.every_s, into=watched)
     with given.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(("role", "pid", "num_tasks", "rss_bytes", "num_descriptors"))
+        writer.writerow(("role", "pid", "num_tasks", "rss_bytes", "num_descriptors", "processor_s"))
         for (role, pid), found in sorted(watched.readings.items()):
             writer.writerows(
-                (role, pid, one.num_tasks, one.rss_bytes, one.num_descriptors) for one in found
+                (
+                    role,
+                    pid,
+                    one.num_tasks,
+                    one.rss_bytes,
+                    one.num_descriptors,
+                    round(one.processor_s, 2),
+                )
+                for one in found
             )
     _print(watched)
     return process.returncode
 
 
 def _print(watched: Watched) -> None:
+    num_tasks = max((found[-1].num_tasks for found in watched.readings.values()), default=0)
     for role in sorted({role for role, _ in watched.readings}):
         found = watched.of(role)
         most = max(one.rss_bytes for readings in found.values() for one in readings)
-        print(f"{role}: {len(found)} processes, at most {most / 2**20:.0f} MiB each")
+        spent_s = sum(readings[-1].processor_s for readings in found.values())
+        print(
+            f"{role}: {len(found)} processes, at most {most / 2**20:.0f} MiB each, "
+            f"{spent_s:.1f} s of processor time, {spent_s / max(1, num_tasks):.2f} s a task"
+        )
     for role, pid, readings in watched.lived_long(num_tasks=_TASKS_TO_JUDGE):
         late = steady(readings, warm_up=_WARM_UP_TASKS)
         if len({one.num_tasks for one in late}) < 2:

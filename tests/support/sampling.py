@@ -1,4 +1,4 @@
-"""Choice of the cases of a slow test that run at each change; the others are marked ``nightly``.
+"""Choice of the cases that run in ``make test``, at each change (slow), or only at night.
 
 The sample is always the same, so that the same cases run before and after a change.
 """
@@ -29,9 +29,20 @@ def every(step: int, cases: Iterable[Any]) -> list[Any]:
     return [_parameters(case, number % step == 0) for number, case in enumerate(cases)]
 
 
+def slow_but_each(step: int, cases: Iterable[Any]) -> list[Any]:
+    """Return cases as parameters: the first and each ``step``-th are fast tests, the others slow."""
+    return [
+        pytest.param(*_values(case), marks=SLOW if number % step else ())
+        for number, case in enumerate(cases)
+    ]
+
+
 def _parameters(case: Any, is_sampled: bool) -> Any:
-    values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=SLOW if is_sampled else NIGHTLY)
+    return pytest.param(*_values(case), marks=SLOW if is_sampled else NIGHTLY)
+
+
+def _values(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
 
 
 SHARES = [

@@ -189,6 +189,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_committed_and_the_same_process_goes_on(tmp_path: Path) -> None:
     """As in a notebook: the cell is interrupted, and run again."""
     names = [f"k{n}" for n in range(12)]

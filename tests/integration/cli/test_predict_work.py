@@ -79,7 +79,7 @@ def test_work_is_counted_unless_it_is_off(run: Path) -> None:
     assert model.predict(LOOP, **SIZES, args={"n": 1}) == few
 
 
-@pytest.mark.parametrize("at_once", [512, 2])
+@pytest.mark.parametrize("at_once", [pytest.param(512, marks=pytest.mark.slow), 2])
 def test_many_launches_are_counted_together_and_say_the_same(
     run: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:

@@ -214,6 +214,7 @@ def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(
     assert llmperf("dataset", "verify", small_disk / "data").code == 0
 
 
+@pytest.mark.slow
 def test_a_full_scratch_disk_is_not_taken_for_bad_kernels(
     small_disk: Path, tmp_path: Path, replay: str
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_run_survives_its_server(tmp_path: Path, aof: bool) -> None:
     assert_whole(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_away_ends_the_run_after_ever_longer_waits(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis")
     corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(NUM_KERNELS)])

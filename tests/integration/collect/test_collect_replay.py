@@ -287,7 +287,9 @@ def command_line(pid: int) -> str:
         return ""
 
 
-@pytest.mark.parametrize("where", ["compile_child", "run_child"])
+@pytest.mark.parametrize(
+    "where", [pytest.param("compile_child", marks=pytest.mark.slow), "run_child"]
+)
 def test_a_killed_child_costs_no_row(tmp_path: Path, where: str) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(6)])
     device = replay_file(

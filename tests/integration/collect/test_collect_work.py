@@ -91,6 +91,7 @@ def test_a_collection_counts_beside_the_timing(tmp_path: Path) -> None:
         assert all(row["work_reason"] for row in found[name])
 
 
+@pytest.mark.slow
 def test_a_cpu_device_counts_what_it_times(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0"])
     done = Collect(corpus, tmp_path / "data", "cpu", SMALL).run()

@@ -118,6 +118,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about within a minute")
 
 
+@pytest.mark.slow
 def test_a_runtime_is_tried_once_a_machine_and_again_when_asked(
     stubs: dict[str, Path], clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

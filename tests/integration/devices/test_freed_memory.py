@@ -18,6 +18,7 @@ def test_it_ends_with_the_first_launch_that_is_as_short_as_the_next_ones() -> No
 
 
 @pytest.mark.opencl
+@pytest.mark.slow
 def test_events_on_a_cpu_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

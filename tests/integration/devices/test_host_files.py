@@ -126,6 +126,7 @@ def test_no_file_of_this_host_is_quoted(tmp_path: Path) -> None:
         assert folder not in logs.replace(str(secret), "")
 
 
+@pytest.mark.slow
 def test_children_have_no_secret_in_their_environment(tmp_path: Path) -> None:
     corpus = tmp_path / "kernels"
     corpus.mkdir()

@@ -153,6 +153,7 @@ def test_every_launch_under_the_lock_and_nothing_else_is_bound(
     assert message.kept_waiting_s == 2.5
 
 
+@pytest.mark.slow
 def test_a_real_run_child_is_told_which(tmp_path: Path) -> None:
     config = CollectConfig(
         plan=PlanConfig(samples_per_kernel=6, strategies=(Strategy.SIMPLE,)),

@@ -36,6 +36,7 @@ def limited(kib: int, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_a_limit_on_memory_fails_no_kernel(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
@@ -67,7 +68,8 @@ def test_a_parser_that_cannot_work_makes_no_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "action", ["crash_compile", "build_error", pytest.param("hang_compile", marks=SLOW)]
+    "action",
+    ["crash_compile", *(pytest.param(one, marks=SLOW) for one in ("build_error", "hang_compile"))],
 )
 def test_where_no_kernel_can_be_built_no_row_is_final(tmp_path: Path, action: str) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])

@@ -33,6 +33,7 @@ def test_there_is_really_no_device(no_device: dict[str, str], tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_predict_answers_as_it_does_beside_a_device(
     no_device: dict[str, str], trained: Trained
 ) -> None:

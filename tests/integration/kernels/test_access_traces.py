@@ -289,6 +289,7 @@ ENDLESS = "__kernel void k(__global int *a, int n) { while (n > 0) a[0] = n; }"
 HEAVY = "__kernel void k(__global int *a, int n) { int i = get_global_id(0); for (int j = 0; j < 1024; ++j) a[i] += j; }"
 
 
+@pytest.mark.slow
 def test_a_hang_costs_its_own_child_only(ref: DeviceRef) -> None:
     kernels = [kernel_of(one) for one in (HANGS, VADD)]
     launches = [(one, config_of(one, (128,), (64,))) for one in kernels]

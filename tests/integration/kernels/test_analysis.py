@@ -9,6 +9,7 @@ import pytest
 from llmperf_common.analysis import Analysis, ContentsRule, Extent, launch_sizes
 from llmperf_common.records import Kernel
 from tests.support.reading import kernels_from_source
+from tests.support.sampling import slow_but_each
 from workers.analysis.analyse import analyse_kernel, probe_limits
 from workers.analysis.opening import open_prober
 from workers.device.interface import DeviceRef, Prober
@@ -185,7 +186,7 @@ FORMS = [
 
 @pytest.mark.parametrize(
     ("source", "expected"),
-    [(source, expected) for _, source, expected in FORMS],
+    slow_but_each(2, [(source, expected) for _, source, expected in FORMS]),
     ids=[name for name, _, _ in FORMS],
 )
 def test_each_form_of_access_is_seen_exactly(prober, source, expected):
@@ -310,7 +311,7 @@ THROUGH_POINTERS = (
 
 @pytest.mark.parametrize(
     ("source", "smallest"),
-    [
+    slow_but_each(3, [
         ("__kernel void k(__global float *a) { __local float t[256]; t[get_local_id(0)] = a[get_global_id(0)];"
          " barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }", ((288,),)),
         ("__kernel void k(__global float *a, int n) { __local float t[20]; if (get_global_id(0) < n) t[get_local_id(0)] = 1;"
@@ -326,7 +327,7 @@ THROUGH_POINTERS = (
         ("""void st(__local float *s, int l) { s[l] = 1; } __kernel void k(__global float *a) { __local float t[16][16];
             int x = get_local_id(0), y = get_local_id(1); st(t[y], x); barrier(CLK_LOCAL_MEM_FENCE);
             a[get_global_id(1) * get_global_size(0) + get_global_id(0)] = t[y & 15][x & 15]; }""", ((8, 32), (32, 16))),
-    ],
+    ]),
     ids=["line", "guarded", "tile", "by_scalar", "large_enough", *THROUGH_POINTERS, "rows"],
 )  # fmt: skip
 def test_local_sizes_that_an_array_is_too_small_for_are_told(prober, source, smallest):

@@ -177,6 +177,7 @@ def test_a_candidate_that_never_ends_is_not_chosen(cpu_ref: DeviceRef) -> None:
     assert inputs.is_plain
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_while_it_chooses_leaves_its_analysis(
     cpu_ref: DeviceRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from llmperf_common.records import Access, Argument, ArgumentKind, Signature
 from tests.support.reading import read_signatures
+from tests.support.sampling import SLOW
 from workers.device.interface import DeviceRef
 from workers.discovery.find import choose
 
@@ -54,7 +55,10 @@ def oracle(context: Any, source: str) -> dict[str, Any]:
 
 
 def sources() -> list[Any]:
-    files = [pytest.param(path.read_text(), id=path.stem) for path in sorted(KERNELS.glob("*.cl"))]
+    files = [
+        pytest.param(path.read_text(), id=path.stem, marks=SLOW if number % 3 else ())
+        for number, path in enumerate(sorted(KERNELS.glob("*.cl")))
+    ]
     return [*files, pytest.param(EXTRA, id="extra")]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.data.suites import Verdict, staying_shares, summary
 from tests.support.reading import kernels_from_source
+from tests.support.sampling import slow_but_each
 from workers.device.interface import DeviceRef
 from workers.discovery.find import choose
 
@@ -20,13 +21,16 @@ _VERDICT = Verdict(
 @pytest.mark.opencl
 @pytest.mark.parametrize(
     ("body", "share"),
-    [
-        ("if (i < n) a[i] = b[i];", 0.25),
-        ("if (i >= n) return; a[i] = b[i];", 0.25),
-        ("if (b[i] > 2) a[i] = 1;", 0.0),
-        ("a[i] += b[i];", 1.0),
-        ("if (i == 0) for (int j = 0; j < n; j++) a[j] = b[j];", 1 / 256),
-    ],
+    slow_but_each(
+        3,
+        [
+            ("if (i >= n) return; a[i] = b[i];", 0.25),
+            ("if (i < n) a[i] = b[i];", 0.25),
+            ("if (b[i] > 2) a[i] = 1;", 0.0),
+            ("if (i == 0) for (int j = 0; j < n; j++) a[j] = b[j];", 1 / 256),
+            ("a[i] += b[i];", 1.0),
+        ],
+    ),
 )
 def test_the_share_of_work_items_that_stay(body, share):
     ref = choose("cpu")

@@ -36,7 +36,6 @@ IRREGULAR_KERNELS = {"syrk_grid"}
 """Beside those whose contents decide: a triangle."""
 
 SIDE_KERNELS = read_side_files()
-each_kernel = pytest.mark.parametrize("side", SIDE_KERNELS, ids=lambda side: side.name)
 each_third_quickly = pytest.mark.parametrize(
     "side",
     [
@@ -52,7 +51,7 @@ def kernel_of(side: SideKernel) -> Kernel:
     return next(one for one in kernels_from_source(source) if one.name == side.name)
 
 
-@each_kernel
+@each_third_quickly
 def test_all_work_items_give_the_hand_formulas_exactly(
     side: SideKernel, virtual_device: OpenclVirtualDevice
 ) -> None:

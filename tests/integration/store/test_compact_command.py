@@ -19,7 +19,7 @@ from tests.integration.conftest import FAST, Collected
 from tests.support.collecting import write_kernels
 from tests.support.factories.dataset_factory import make_dataset
 from tests.support.in_process import assert_refused, llmperf
-from tests.support.sampling import NIGHTLY
+from tests.support.sampling import NIGHTLY, slow_but_each
 from tests.support.servers.s3_server import S3Server, new_prefix
 
 NUM_STEPS = 17
@@ -97,7 +97,9 @@ def kill_and_check(location: str, step: int | str) -> bool:
     return dying.returncode == -9
 
 
-@pytest.mark.parametrize("step", ["kernels/compact", "samples/compact", "manifest-", "README"])
+@pytest.mark.parametrize(
+    "step", slow_but_each(4, ["manifest-", "kernels/compact", "samples/compact", "README"])
+)
 def test_sigkill_loses_and_doubles_nothing(small: Path, tmp_path: Path, step: str) -> None:
     assert kill_and_check(str(shutil.copytree(small, tmp_path / "d")), step)
 

@@ -136,6 +136,7 @@ def test_a_write_ahead_log_removed_after_a_kill(attacked: Attacked) -> None:
     attacked.finish()
 
 
+@pytest.mark.slow
 def test_a_ledger_copied_before_the_rest_of_a_live_run(attacked: Attacked, tmp_path: Path) -> None:
     process = attacked.start()
     attacked.wait_for(4, process)
@@ -218,7 +219,7 @@ def started(out: Path) -> list[object]:
     [
         pytest.param("nothing", marks=NIGHTLY),
         pytest.param("the ledger is lost", marks=SLOW),
-        "others have done it all",
+        pytest.param("others have done it all", marks=SLOW),
     ],
 )
 def test_a_folder_that_is_moved_during_a_run(

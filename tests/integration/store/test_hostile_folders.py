@@ -37,6 +37,7 @@ from tests.support.factories.dataset_factory import (
 )
 from tests.support.in_process import llmperf
 from tests.support.measured import GIB, Ended, is_polite, run_measured, snapshot
+from tests.support.sampling import slow_but_each
 from workers.collect.events import open_event_log
 
 READERS = (("dataset", "verify"), ("status",), ("dataset", "stats"))
@@ -246,7 +247,7 @@ SMALL_FILES = {
 """They neither block nor grow: the command may run in this process."""
 
 
-@pytest.mark.parametrize("bad", BAD_FILES)
+@pytest.mark.parametrize("bad", slow_but_each(2, BAD_FILES))
 @pytest.mark.parametrize("file", ["run.json", "manifest"])
 def test_files_that_are_none(data: Path, bad: str, file: str) -> None:
     path = data / file if file == "run.json" else newest(data)

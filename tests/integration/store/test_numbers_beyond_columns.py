@@ -15,6 +15,7 @@ from llmperf.exits import Exit
 from llmperf_common.store.tables.reader import open_dataset
 from tests.support.collecting import replay_file, write_kernels
 from tests.support.in_process import Done, assert_refused, llmperf
+from tests.support.sampling import slow_but_each
 from workers.corpus.read import read_sources, write_corpus
 
 HUGE = """
@@ -32,9 +33,10 @@ def collect(corpus: Path, folder: Path) -> Done:
     )
 
 
-@pytest.mark.parametrize("argument", ["*a", "(*a)[4]"])
+@pytest.mark.parametrize("argument", slow_but_each(2, ["*a", "(*a)[4]"]))
 @pytest.mark.parametrize(
-    ("member", "length"), [("char", "3000000000"), ("char", "1L << 60"), ("int", "1 << 29")]
+    ("member", "length"),
+    slow_but_each(3, [("char", "3000000000"), ("char", "1L << 60"), ("int", "1 << 29")]),
 )
 def test_an_element_of_two_gib_costs_one_row(
     tmp_path: Path, member: str, length: str, argument: str

@@ -143,6 +143,7 @@ def test_bad_input_ends_all_processes(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_one_process_is_refused(data: Path, tmp_path: Path) -> None:
     words = ["train", "--data", str(data), "--out", str(tmp_path / "run"), "--preset", "log-linear"]
     done = command(words, 2)

@@ -56,13 +56,20 @@ def test_imports_are_seen_in_every_form():
     assert sorted(imported(source)) == ["a", "c", "h", "i", "k"]
 
 
-@pytest.mark.parametrize("library", DOORS)
-def test_a_library_is_imported_at_its_door_only(library):
-    users = [
-        path.relative_to(REPOSITORY).as_posix()
+@pytest.fixture(scope="module")
+def imports() -> dict[str, frozenset[str]]:
+    """What each module imports, by the module's path."""
+    return {
+        path.relative_to(REPOSITORY).as_posix(): frozenset(
+            imported(path.read_text(encoding="utf-8"))
+        )
         for package in PACKAGES
         for path in (REPOSITORY / package).rglob("*.py")
-        if library in imported(path.read_text(encoding="utf-8"))
-    ]
+    }
+
+
+@pytest.mark.parametrize("library", DOORS)
+def test_a_library_is_imported_at_its_door_only(library, imports):
+    users = [path for path, names in imports.items() if library in names]
     assert users, "the door has no user: another library took its place?"
     assert [user for user in users if not user.startswith(DOORS[library])] == []

@@ -55,10 +55,13 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_no_schedule_loses_or_doubles_a_task() -> None:
-    report = search_range(0, _SCHEDULES, planted="nothing")
+@pytest.mark.parametrize(
+    "num_schedules", [_SCHEDULES // 4, pytest.param(_SCHEDULES, marks=pytest.mark.slow)]
+)
+def test_no_schedule_loses_or_doubles_a_task(num_schedules: int) -> None:
+    report = search_range(0, num_schedules, planted="nothing")
     assert report.failure is None, f"{report.failure.violation}, seed {report.failure.seed}"
-    assert report.num_schedules == _SCHEDULES
+    assert report.num_schedules == num_schedules
     assert missing_events(report) == []
 
 
@@ -81,6 +84,7 @@ def short_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "NUM_RECENT", 1)
 
 
+@pytest.mark.slow
 def test_segments_and_versions_that_go_lose_nothing(short_lists: None) -> None:
     report = search_range(0, _SCHEDULES // 4, planted="nothing")
     assert report.failure is None, f"{report.failure.violation}, seed {report.failure.seed}"

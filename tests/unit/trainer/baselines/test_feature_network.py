@@ -80,6 +80,7 @@ def test_it_learns_and_says_how_far_off_it_is(model, fit):
     )
 
 
+@pytest.mark.slow
 def test_it_repeats_itself_and_reads_back_bit_by_bit(model, fit, tmp_path):
     again = fit_model("feature-network", fit, CONFIG, silent)
     model.save(tmp_path)

@@ -277,6 +277,7 @@ def test_checkpoints_that_differ_anywhere_are_told_apart(tmp_path, place):
     assert init_of(tmp_path).digest != first
 
 
+@pytest.mark.slow
 def test_resume_with_the_checkpoint_in_another_place(data, tmp_path):
     codegen = ("regressor.backbone=codegen", "regressor.depth=1", "regressor.heads=4")
     settings = config(*codegen, "regressor.width=128", "optimiser.max_steps=2")

@@ -21,6 +21,7 @@ from llmperf_common.statistics.splits import SplitError
 from llmperf_common.store.files.filesystem import StoreError
 from tests.support.factories import dataset_factory
 from tests.support.factories.synthetic_dataset import QUICK, make_dataset, trained
+from tests.support.sampling import slow_but_each
 from trainer.config import load_train_config
 from trainer.data.dataset import TrainingData, data_from_tables, load_data
 from trainer.data.parts import make_split, row_parts
@@ -340,14 +341,17 @@ train.train(make_dataset(num_kernels=8, num_configs=16, seed=1).data(), LINE, ou
 
 @pytest.mark.parametrize(
     "step",
-    [
-        "config.json",
-        "split.json",
-        "before the files",
-        "among the files",
-        "before the marker",
-        "published.json",
-    ],
+    slow_but_each(
+        3,
+        [
+            "config.json",
+            "split.json",
+            "before the files",
+            "among the files",
+            "before the marker",
+            "published.json",
+        ],
+    ),
 )
 def test_a_training_killed_while_it_writes_is_published_by_the_next(small, tmp_path, step):
     out = tmp_path / "run"

@@ -30,7 +30,7 @@ def sum_of(num_terms: int) -> str:
 
 
 @pytest.mark.parametrize("copy", [instrumented, counted])
-@pytest.mark.parametrize("num_terms", [330, 700])
+@pytest.mark.parametrize("num_terms", [pytest.param(330, marks=pytest.mark.slow), 700])
 def test_every_access_of_a_long_sum_is_wrapped(copy: Copy, num_terms: int) -> None:
     """An unrolled loop; as a tree it is as deep as it is long, and Python's recursion error is lost in libclang's callback."""
     before = sys.getrecursionlimit()

@@ -26,6 +26,7 @@ from tests.support.factories.dataset_factory import (
     make_timing,
     mixed_outcome,
 )
+from tests.support.sampling import slow_but_each
 
 
 def one_family(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
@@ -151,7 +152,7 @@ class KilledError(BaseException):
     """In place of SIGKILL."""
 
 
-@pytest.mark.parametrize("at", ["run.json", "kernels/", "samples/", "manifest-"])
+@pytest.mark.parametrize("at", slow_but_each(3, ["run.json", "kernels/", "samples/", "manifest-"]))
 def test_a_killed_merge_says_so_and_goes_on(tmp_path, monkeypatch, at):
     sources = [
         make_dataset(
