@@ -109,7 +109,9 @@ def run_guarded(command: Callable[[], None]) -> None:
         if _is_said_elsewhere(error, code):
             time.sleep(_FIRST_SPEAKS_S)
         else:
-            sys.stderr.write(f"llmperf: {visible_lines(masked(text))}\n")
+            with contextlib.suppress(OSError):  # the exit code still tells
+                sys.stderr.write(f"llmperf: {visible_lines(masked(text))}\n")
+                sys.stderr.flush()
         sys.exit(code)
 
 

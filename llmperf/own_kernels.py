@@ -75,7 +75,12 @@ def copy_kernels(out: Path) -> int:
         )
     out.mkdir(parents=True, exist_ok=True)
     for source in (one for one in sources if not (out / one.name).exists()):
-        (out / source.name).write_bytes(source.read_bytes())
+        partial = out / f".{source.name}.partial"
+        try:
+            partial.write_bytes(source.read_bytes())
+            partial.replace(out / source.name)
+        finally:
+            partial.unlink(missing_ok=True)
     return sum(source.suffix == ".cl" for source in sources)
 
 

@@ -76,7 +76,8 @@ def say(text: str = "", *, is_result: bool = False) -> None:
     """Write a line for the user to stderr; with ``--quiet`` only if it is a result."""
     if is_quiet() and not is_result:
         return
-    with contextlib.suppress(BrokenPipeError):  # `collect 2>&1 | head` must not end the run
+    # A log that cannot be written (`collect 2>&1 | head`, a full disk) must not end the run.
+    with contextlib.suppress(OSError):
         sys.stderr.write(visible_lines(masked(text)) + "\n")
         sys.stderr.flush()
 

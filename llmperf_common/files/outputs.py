@@ -129,10 +129,12 @@ def _mode(path: Path) -> int | None:
 
 def _behind_links(path: Path, option: str = "--out") -> Path:
     """Return ``path`` for new output; refuse a dangling link, which this command did not create."""
-    if path.is_symlink():
-        raise OutputTaken(
-            f"{option} {path} is a link to nothing: name another path, or remove the link"
-        )
+    for link in (path, *path.parents):
+        if link.is_symlink() and not link.exists():
+            what = "is" if link == path else f"lies behind {link},"
+            raise OutputTaken(
+                f"{option} {path} {what} a link to nothing: name another path, or remove the link"
+            )
     return path
 
 

@@ -27,9 +27,9 @@ from trainer.launch.here import train_here
 from trainer.launch.job import TrainJob
 from trainer.launch.rank_assignment import RankAssignment
 from trainer.life.conductor import Stop
-from trainer.life.opening import is_held
 from trainer.life.summary import RunSummary
 from trainer.run.folder import CHECKPOINTS_FOLDER
+from trainer.run.folder_lock import is_held
 
 _WAIT_FOR_FOLDER_S = 60.0
 """Seconds to wait for a folder that another process holds: Ray ends the processes of a killed

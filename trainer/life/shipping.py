@@ -23,6 +23,7 @@ from trainer.run.folder import (
     CONFIG_FILE,
     CONFORMAL_FILE,
     DEVICE_FILE,
+    FEW_SHOT_FILE,
     KERNELS_FILE,
     METRICS_FILE,
     MODEL_FOLDER,
@@ -74,6 +75,8 @@ def ship(run: Path, out: Path, card: str) -> int:
     with new_folder(out) as folder:
         for name in _COMPACT:
             (folder / name).write_bytes(_compact(read_json(run / name)))
+        if (run / FEW_SHOT_FILE).exists():
+            write_json(folder / FEW_SHOT_FILE, read_json(run / FEW_SHOT_FILE))
         write_json(folder / CONFIG_FILE, _config(read_json(run / CONFIG_FILE)))
         shutil.copytree(run / MODEL_FOLDER, folder / MODEL_FOLDER)
         write_parquet(kernels, folder / KERNELS_FILE, compression="zstd")

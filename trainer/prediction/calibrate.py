@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from llmperf_common.files.plain_files import is_inside
 from llmperf_common.ids import sha256_hex
 from llmperf_common.notebook import html_table
 from llmperf_common.statistics.metrics import encode
@@ -21,8 +22,14 @@ from llmperf_common.statistics.splits import unit_hashes
 from trainer.data.dataset import TrainingData
 from trainer.data.foreign_files import read_table
 from trainer.errors import BadInput
-from trainer.prediction.few_shot import Launches, few_shot_of_predictions, posterior
-from trainer.run.folder import PREDICTIONS_FILE
+from trainer.prediction.few_shot import (
+    LARGEST_FACTOR_LOG2,
+    Launches,
+    few_shot_of_predictions,
+    posterior,
+)
+from trainer.run.folder import PREDICTIONS_FILE, PUBLISHED_FILE
+from trainer.run.folder_lock import locked
 from trainer.run.kernel_factors import (
     FewShot,
     KernelFactor,
@@ -31,7 +38,13 @@ from trainer.run.kernel_factors import (
     work_share,
 )
 from trainer.run.loaded import LoadedRun
+from trainer.run.shipped import SHIPPED_FOLDER
 
+_LOCK_WAIT_S = 10.0
+_BEYOND = (
+    f"no factor between 1/{2**LARGEST_FACTOR_LOG2:.0f} and {2**LARGEST_FACTOR_LOG2:.0f} brings the "
+    "model near the measured times: check that they are times of this device, in ns"
+)
 _HEAD = ("kernel", "device", "launches", "factor", "times or over, 1 sd")
 
 
@@ -92,8 +105,15 @@ def calibrate_run(
             ids; None uses all. ``evaluate`` can score the launches that are not used.
 
     Raises:
-        BadInput: No row can be used, or the run does not store how its errors vary by kernel.
+        BadInput: No row can be used, the run does not store how its errors vary by kernel, or the
+            run comes with LLMPerf.
+        RunExists: Another process changes the run.
     """
+    if is_inside(run.folder, SHIPPED_FOLDER):
+        raise BadInput(
+            f"{run.folder.name} comes with LLMPerf and is not changed: give the measured launches "
+            "to `llmperf predict --measured DIR`, or calibrate a copy of the model's folder"
+        )
     usable = _usable(run, data)
     if not usable.any():
         raise BadInput(_why_none(run, data, np.ones(len(data), dtype=bool)))
@@ -101,9 +121,17 @@ def calibrate_run(
     if launches is not None:
         index = _first_by_hash(data, index, launches)
     few_shot = few_shot_of_run(run)
-    factors = _factors(run, few_shot, data, index)
+    before = _publication(run.folder)
+    factors, beyond = _factors(run, few_shot, data, index)
+    if not factors:
+        raise BadInput(f"--data: {_BEYOND}")
     found = KernelFactors(few_shot=few_shot, factors={one.key: one for one in factors})
-    (found if run.factors is None else run.factors.joined(found)).save(run.folder)
+    taken = f"{run.folder}: another process changes this run: try again when it has ended"
+    with locked(run.folder, taken, wait_s=_LOCK_WAIT_S):
+        if _publication(run.folder) != before:
+            raise BadInput(f"{run.folder}: was trained anew meanwhile: calibrate again")
+        others = KernelFactors.load(run.folder)  # as they are now, and not as ``run`` knows them
+        (found if others is None else others.joined(found)).save(run.folder)
     kernels = data.rows.kernels
     names = zip(
         kernels.column("kernel_id").to_pylist(), kernels.column("name").to_pylist(), strict=True
@@ -114,7 +142,7 @@ def calibrate_run(
         names=dict(names),
         num_launches=len(index),
         num_left_out=int(np.sum(~usable)),
-        notes=_notes(run, few_shot, factors),
+        notes=_notes(run, few_shot, factors, beyond),
     )
 
 
@@ -132,7 +160,8 @@ def factor_of(
         device: the device class.
 
     Raises:
-        BadInput: ``data`` has no usable launch of the kernel; the message says what it has.
+        BadInput: ``data`` has no usable launch of the kernel, or its times are unlike all factors;
+            the message says why.
     """
     inside = _rows_of(data, kernel_id, name, source)
     on_device = inside & (data.texts("device_class") == device)
@@ -143,7 +172,10 @@ def factor_of(
             f"{_why_none_of(data, inside, on_device, name)}"
         )
     few_shot = few_shot_of_run(run)
-    (found,) = _factors(run, few_shot, data, np.flatnonzero(usable))[:1]
+    factors, beyond = _factors(run, few_shot, data, np.flatnonzero(usable))
+    if beyond:
+        raise BadInput(f"--measured: kernel {name!r} on {device}: {_BEYOND}")
+    found = factors[0]
     return KernelFactors(few_shot=few_shot, factors={(kernel_id, device): found})
 
 
@@ -169,8 +201,11 @@ def few_shot_of_run(run: LoadedRun) -> FewShot:
 
 def _factors(
     run: LoadedRun, few_shot: FewShot, data: TrainingData, index: npt.NDArray[np.intp]
-) -> list[KernelFactor]:
-    """Return the factor of each (kernel, device class) in the rows at ``index``."""
+) -> tuple[list[KernelFactor], list[str]]:
+    """Return the factor of each (kernel, device class) in the rows at ``index``.
+
+    The second list has the ids of kernels whose factor is beyond all factors that are tried.
+    """
     kernel_ids, classes = data.texts("kernel_id")[index], data.texts("device_class")[index]
     sample_ids = data.texts("sample_id")[index]
     codes = encode(kernel_ids, classes)
@@ -185,7 +220,7 @@ def _factors(
     )
     _, first = np.unique(codes, return_index=True)
     known = posterior(few_shot, launches, len(first))
-    return [
+    factors = [
         KernelFactor(
             kernel_id=str(kernel_ids[place]),
             device_class=str(classes[place]),
@@ -193,9 +228,20 @@ def _factors(
             sd_log2=float(known.sd[code]),
             num_launches=int(np.sum(codes == code)),
             sample_ids=tuple(sorted(sample_ids[codes == code].tolist())),
+            scatter_log2=float(known.scatter[code]),
         )
         for code, place in enumerate(first.tolist())
+        if not known.is_beyond[code]
     ]
+    return factors, [str(kernel_ids[place]) for place in first[known.is_beyond]]
+
+
+def _publication(folder: Path) -> bytes | None:
+    """Return the content of the run's marker, which names the model's files with their hashes."""
+    try:
+        return (folder / PUBLISHED_FILE).read_bytes()
+    except OSError:
+        return None
 
 
 def _usable(run: LoadedRun, data: TrainingData) -> npt.NDArray[np.bool_]:
@@ -270,8 +316,18 @@ def _why_none_of(
     )
 
 
-def _notes(run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor]) -> list[str]:
+def _notes(
+    run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor], beyond: Sequence[str]
+) -> list[str]:
     notes = []
+    if beyond:
+        notes.append(f"{len(beyond)} kernels have no factor ({', '.join(beyond[:3])}): {_BEYOND}")
+    num_odd = sum(one.disagrees for one in factors)
+    if num_odd:
+        notes.append(
+            f"the launches of {num_odd} of these kernels disagree with one factor, which widens "
+            "their intervals"
+        )
     fitted = set(run.kernels.column("kernel_id").to_pylist())
     num_fitted = sum(one.kernel_id in fitted for one in factors)
     if num_fitted:

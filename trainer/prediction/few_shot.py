@@ -39,11 +39,16 @@ from trainer.run.kernel_factors import FewShot, expected_error, rescaled, work_s
 NUM_LAUNCHES: Final = (1, 2, 3, 5, 10, 20)
 """Numbers of measured launches for which a band is calibrated."""
 
-_GRID = np.linspace(-12.0, 12.0, 481)
+LARGEST_FACTOR_LOG2: Final = 12.0
+_GRID = np.linspace(-LARGEST_FACTOR_LOG2, LARGEST_FACTOR_LOG2, 481)
 """Grid of factors in log2: from 1/4096 to 4096 in steps of 3.5 %."""
 _SCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _NOISES = np.geomspace(0.02, 1.28, 13)
 _DEGREES_OF_FREEDOM = 3.0
+_MOST_SCATTER_LOG2 = 4.0
+"""Scatter above which a factor explains nothing: typical errors of 16 times remain."""
+_MEDIAN_OF_T3 = 0.7649
+"""Median of the absolute value of Student's t with 3 degrees of freedom and scale 1."""
 _EM_STEPS = 60
 _FIT_LAUNCHES = 16
 """Maximum launches of a kernel that the prior uses: a kernel's factor needs no more."""
@@ -89,10 +94,20 @@ class Launches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Median and standard deviation of the posterior of k kernels' factors, in log2, shape (k,)."""
+    """The posterior of k kernels' factors, in log2, shape (k,) each.
+
+    Attributes:
+        median: medians.
+        sd: standard deviations.
+        scatter: scale of the errors that remain after the factor; 0 for a single launch.
+        is_beyond: whether no factor explains the launches: the best one lies at the end of the
+            grid, or the launches still differ from it by far.
+    """
 
     median: Floats
     sd: Floats
+    scatter: Floats
+    is_beyond: npt.NDArray[np.bool_]
 
 
 def fit_few_shot(launches: Launches, *, level: float, source: str, seed: int = 0) -> FewShot:
@@ -164,7 +179,31 @@ def _posterior(launches: Launches, weights: Floats, noise: float, num_kernels: i
     step = _GRID[1] - _GRID[0]
     mean = density @ _GRID
     variance = np.sum(density * (_GRID - mean[:, None]) ** 2, axis=1)
-    return Posterior(median=_GRID[above] + (0.5 - over) * step, sd=np.sqrt(variance))
+    median = _GRID[above] + (0.5 - over) * step
+    scatter = _scatter(launches, median)
+    return Posterior(
+        median=median,
+        sd=np.sqrt(variance),
+        scatter=scatter,
+        is_beyond=(np.abs(median) >= LARGEST_FACTOR_LOG2 - 2 * step)
+        | (scatter > _MOST_SCATTER_LOG2),
+    )
+
+
+def _scatter(launches: Launches, log2_factor: Floats) -> Floats:
+    """Return the scale of the launches' errors after the factor of their kernel, shape (k,).
+
+    The scale is that of a Student-t distribution, by the median of the absolute errors, so that one
+    outlier among many launches does not widen intervals, but launches that disagree do.
+    """
+    change, _ = rescaled(launches.share, log2_factor[launches.kernel])
+    error = np.abs(launches.log2_measured - launches.log2_predicted - change)
+    order = np.lexsort((error, launches.kernel))
+    codes, first, counts = np.unique(launches.kernel[order], return_index=True, return_counts=True)
+    lower, upper = (error[order[first + (counts - 1 + more) // 2]] for more in (0, 1))
+    found = np.zeros(len(log2_factor))
+    found[codes] = np.where(counts > 1, (lower + upper) / 2 / _MEDIAN_OF_T3, 0.0)
+    return found
 
 
 def _log_likelihood(launches: Launches, noise: float, num_kernels: int) -> Floats:
@@ -238,7 +277,8 @@ def _scores(
     kernel = launches.kernel[held_out]
     change, slope = rescaled(launches.share[held_out], known.median[kernel])
     error = launches.log2_measured[held_out] - launches.log2_predicted[held_out] - change
-    return np.abs(error) / expected_error(noise, slope, known.sd[kernel])
+    own_noise = np.maximum(noise, known.scatter[kernel])
+    return np.abs(error) / expected_error(own_noise, slope, known.sd[kernel])
 
 
 def _rank_within(kernel: Codes, generator: np.random.Generator) -> Codes:

@@ -10,9 +10,6 @@ device and not to the kernel: predicted = floor + work becomes floor + work x 2^
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,12 +21,13 @@ from llmperf_common.records import Device
 from llmperf_common.statistics.conformal import Band
 from trainer.errors import BadInput
 from trainer.interface import Floats
-from trainer.run.folder import FACTORS_FILE, FEW_SHOT_FILE, read_json
+from trainer.run.folder import FACTORS_FILE, FEW_SHOT_FILE, read_json, write_json
 
 SMALLEST_WORK_SHARE = 0.05
 """Smallest share of a predicted time that counts as work: a launch predicted at the launch floor
 may do some work, and less than 5 % is timer noise."""
 
+_DISAGREEMENT_LOG2 = float(np.log2(1.5))
 _SCHEMA = 1
 KernelKey = tuple[str, str]
 """Kernel id and device class."""
@@ -109,6 +107,8 @@ class KernelFactor:
         sd_log2: standard deviation of the posterior.
         num_launches: number of measured launches.
         sample_ids: the measured launches; an evaluation does not score them.
+        scatter_log2: scale of the errors of the measured launches after the factor; it widens the
+            interval if it is larger than for other kernels. 0 if unknown.
     """
 
     kernel_id: str
@@ -117,6 +117,12 @@ class KernelFactor:
     sd_log2: float
     num_launches: int
     sample_ids: tuple[str, ...] = ()
+    scatter_log2: float = 0.0
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the measured launches are typically a factor of 1.5 from what the factor says."""
+        return self.scatter_log2 > _DISAGREEMENT_LOG2
 
     @property
     def key(self) -> KernelKey:
@@ -133,6 +139,12 @@ class KernelFactor:
         return (
             f"corrected by the kernel's own factor of {2**self.log2_factor:.3g}, from {launches} "
             "of the kernel"
+            + (
+                f"; these launches disagree with one factor by {2**self.scatter_log2:.2g} times, "
+                "which widens the interval"
+                if self.disagrees
+                else ""
+            )
         )
 
 
@@ -175,8 +187,8 @@ def corrected(
 ) -> Corrected:
     """Correct the predicted times of n launches of one kernel.
 
-    The expected error of a launch combines its own error (``noise_log2``) with the uncertainty of
-    the factor, times the launch's sensitivity to the factor. The half width of the interval is a
+    The expected error of a launch combines its own error (``noise_log2``, or the kernel's
+    ``scatter_log2`` if that is larger) with the uncertainty of the factor, times the launch's sensitivity to the factor. The half width of the interval is a
     calibrated multiple of the expected error.
 
     Args:
@@ -186,7 +198,8 @@ def corrected(
         floor_ns: time of an empty launch on the device; 0 if unknown.
     """
     change, slope = rescaled(work_share(log2_ns, floor_ns), factor.log2_factor)
-    expected = expected_error(few_shot.noise_log2, slope, factor.sd_log2)
+    noise_log2 = max(few_shot.noise_log2, factor.scatter_log2)
+    expected = expected_error(noise_log2, slope, factor.sd_log2)
     half = few_shot.band(factor.num_launches).half_width_log2 * expected
     return Corrected(log2_ns=log2_ns + change, half_width_log2=half)
 
@@ -213,23 +226,16 @@ class KernelFactors:
         return KernelFactors(few_shot=newer.few_shot, factors={**self.factors, **newer.factors})
 
     def save(self, run: Path) -> None:
-        """Write ``kernel_factors.json`` into the folder of a run, atomically."""
+        """Write ``kernel_factors.json`` into the folder of a run, atomically.
+
+        The caller holds the folder's lock.
+        """
         content = {
             "schema": _SCHEMA,
             "few_shot": self.few_shot.to_json(),
             "factors": [asdict(one) for _, one in sorted(self.factors.items())],
         }
-        descriptor, name = tempfile.mkstemp(dir=run, prefix=f".{FACTORS_FILE}.new-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1, allow_nan=False)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            os.replace(name, run / FACTORS_FILE)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        write_json(run / FACTORS_FILE, content)
 
     @classmethod
     def load(cls, run: Path) -> KernelFactors | None:

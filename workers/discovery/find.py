@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
+from llmperf_common.store.files.filesystem import StoreError
 from workers.device.interface import Compiler, DeviceRef, Session
 from workers.device.opencl.cache import use_private_cache
 from workers.device.replay import SELECTOR_PREFIX, ReplayCompiler, ReplaySession, replay_ref
@@ -25,6 +28,7 @@ from workers.discovery.runtime_trial import (
     try_runtime,
 )
 from workers.discovery.trial_verdicts import VerdictFile, default_folder
+from workers.sandbox.scratch import check_space
 
 SELECTORS = "auto, pocl, cpu, cuda[:N] or replay:FILE"
 _CPU_SELECTORS = ("pocl", "cpu")
@@ -186,7 +190,17 @@ def _no_device(selector: str, report: DeviceReport) -> NoDevice:
 
 
 def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> RuntimeVerdict:
-    """Return the remembered verdict on a runtime; without one, try it while others wait."""
+    """Return the remembered verdict on a runtime; without one, try it while others wait.
+
+    A full disk makes compilers crash, so nothing is tried there, and nothing is remembered of it.
+    """
+    try:
+        check_space(Path(tempfile.gettempdir()))
+    except StoreError as error:
+        absent = AbsentSource(
+            source=candidate.source, reason=str(error), mend="free some space, or set TMPDIR"
+        )
+        return RuntimeVerdict(devices=(), absent=absent, ended_itself=False)
     remembered = VerdictFile(candidate, default_folder())
     known = None if again else remembered.read()
     if known is not None:

@@ -90,6 +90,7 @@ def analyse_corpus(
     num_children: int | None = None,
     timeout_s: float = ANALYSIS_TIMEOUT_S,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    keep: Callable[[str, Analysis], None] = lambda _kernel_id, _analysis: None,
 ) -> Corpus:
     """Return ``corpus`` with the memory analysis of every kernel that can run.
 
@@ -103,6 +104,8 @@ def analyse_corpus(
         num_children: number of processes at once; by default one for each core.
         timeout_s: seconds for each kernel. After this time, its analysis has a reason, no extents.
         progress: receives the numbers of finished kernels and of all kernels.
+        keep: receives the kernel's id and the analysis of each kernel as soon as it is finished,
+            unless the device could not be opened.
 
     Raises:
         StoreError: The scratch folder is full.
@@ -112,6 +115,8 @@ def analyse_corpus(
     found: dict[str, Analysis | None] = {}
     for item in _analysed(wanted, ref, children, timeout_s):
         found[item.kernel.kernel_id] = item.analysis
+        if item.analysis is not None and not item.no_device:
+            keep(item.kernel.kernel_id, item.analysis)
         progress(len(found), len(wanted))
     return replace(
         corpus,

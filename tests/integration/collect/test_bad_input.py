@@ -13,7 +13,7 @@ import pytest
 from llmperf.exits import Exit
 from llmperf_common.store.tables.reader import open_dataset
 from tests.integration.conftest import Collected, Trained
-from tests.support.collecting import Collect, run_llmperf, write_kernels
+from tests.support.collecting import Collect, llmperf_command, run_llmperf, write_kernels
 from tests.support.in_process import Done, assert_refused, llmperf
 
 GOOD = "__kernel void good(__global float *x) { x[get_global_id(0)] = 1; }"
@@ -224,6 +224,46 @@ def test_a_full_scratch_disk_is_not_taken_for_bad_kernels(
     assert_refused(of(done), Exit.BAD_INPUT, "no space left to compile in", "set TMPDIR")
     assert collect(corpus, tmp_path / "out", replay).code == 0
     assert rows(tmp_path / "out") == {"k.cl": ["ok"] * 2}
+
+
+@pytest.mark.opencl
+def test_a_full_scratch_disk_is_not_taken_for_a_broken_device(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    """Before, the CPU device was refused for a day after its compiler had met a full disk."""
+    corpus = write_kernels(tmp_path / "kernels", ["k"])
+    places = {"TMPDIR": str(small_disk), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = Collect(corpus, tmp_path / "out", "cpu", FEWEST, places).run()
+    assert_refused(of(done), Exit.NO_DEVICE, "no space left to compile in", "set TMPDIR")
+    assert not list((tmp_path / "cache").rglob("*.json")), "no verdict is remembered"
+
+
+def test_a_corpus_that_does_not_fit_is_not_analysed_first(
+    small_disk: Path, tmp_path: Path, replay: str
+) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["k"])
+    build = ("corpus", "build", corpus, "--analyse", "--device", replay, "--out")
+    done = llmperf(*build, small_disk / "c.parquet")
+    assert_refused(done, Exit.BAD_INPUT, "too little space for the corpus", "free some space")
+    assert list(small_disk.iterdir()) == []
+    done = llmperf(*build, tmp_path / f"{'c' * 240}.parquet")
+    assert_refused(done, Exit.BAD_INPUT, "File name too long")
+    assert "analysed" not in done.err
+
+
+def test_a_log_that_cannot_be_written_ends_no_command(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["k"])
+    out = tmp_path / "c.parquet"
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            llmperf_command("corpus", "build", corpus, "--out", out), stderr=full, check=False
+        )
+        assert done.returncode == 0
+        assert out.exists()
+        done = subprocess.run(
+            llmperf_command("corpus", "stats", tmp_path / "nothing"), stderr=full, check=False
+        )
+        assert done.returncode == Exit.BAD_INPUT
 
 
 def test_a_read_only_disk(small_disk: Path, tmp_path: Path, replay: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from tests.integration.collect.test_collect_replay import FAST, assert_clean
 from tests.support.collecting import (
     KERNELS,
     Collect,
+    llmperf_command,
     replay_file,
+    wait_until,
     write_kernels,
 )
 from tests.support.in_process import llmperf
@@ -203,6 +207,32 @@ def test_the_command_stores_the_analysis_and_collect_takes_it(tmp_path: Path) ->
     for row in rows_of(tmp_path / "data").values():
         assert labels(row) == {("memory_analysis",): 6}
         assert row["analysis"][0]["validated"]
+
+
+def test_an_interrupted_analysis_of_a_corpus_goes_on(tmp_path: Path) -> None:
+    """Before, Ctrl-C and a full disk lost hours of analyses."""
+    sources = write_kernels(tmp_path / "kernels", NAMES)
+    corpus, kept = tmp_path / "c.parquet", tmp_path / ".c.parquet.analyses"
+    build = ("corpus", "build", sources, "--out", corpus, "--analyse", "--device")
+    hanging = [{"kernel": "third", "action": "hang_analysis"}]
+    analyses = [recorded(name) for name in NAMES]
+    device = replay_file(tmp_path / "hangs.json", analyses=analyses, behaviours=hanging)
+    process = subprocess.Popen(llmperf_command(*build, device), stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: len(list(kept.glob("*.json"))) == 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"finished analyses are kept in {kept}; the same command goes on" in err
+    assert not corpus.exists()
+    crashing = [{"kernel": name, "action": "crash_analysis"} for name in NAMES[:2]]
+    device = replay_file(tmp_path / "crashes.json", analyses=analyses, behaviours=crashing)
+    done = llmperf(*build, device)
+    assert done.code == 0, done.err
+    assert "2 kernels were analysed before an interruption" in done.err
+    for one in read_corpus(corpus).kernels:
+        assert one.analysis is not None
+        assert one.analysis.extent(0).validated, "of the first start, not of the crashing device"
+    assert not kept.exists()
 
 
 def test_a_device_without_an_analysis_to_make_is_a_usage_error(tmp_path: Path) -> None:

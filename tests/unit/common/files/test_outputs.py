@@ -85,6 +85,8 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
     ):
         with pytest.raises(OutputTaken, match=words):
             file(tmp_path / name)
+    with pytest.raises(OutputTaken, match=r"lies behind .*dangling, a link to nothing"):
+        file(tmp_path / "dangling" / "new")
     (tmp_path / "there").mkdir()
     (tmp_path / "to_folder").symlink_to("there")
     assert folder(tmp_path / "to_folder") == (tmp_path / "there").resolve()

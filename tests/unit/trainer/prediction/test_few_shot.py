@@ -16,12 +16,13 @@ from llmperf.prediction.model import Model
 from llmperf_common.statistics.conformal import Band
 from tests.support.factories.synthetic_dataset import DEVICE, make_dataset, take_out, trained
 from trainer.data.dataset import TrainingData, data_from_tables
-from trainer.errors import BadInput
+from trainer.errors import BadInput, RunExists
 from trainer.evaluation.evaluate import evaluate
 from trainer.prediction.calibrate import calibrate_run, factor_of, few_shot_of_run
 from trainer.prediction.few_shot import Launches, fit_few_shot, posterior
 from trainer.prediction.predict import predict
 from trainer.prediction.request import PredictRequest
+from trainer.run.folder_lock import locked
 from trainer.run.kernel_factors import (
     FewShot,
     KernelFactor,
@@ -31,6 +32,7 @@ from trainer.run.kernel_factors import (
     work_share,
 )
 from trainer.run.loaded import LoadedRun, load_run
+from trainer.run.shipped import shipped_run
 
 FLOOR_NS = 5000.0
 
@@ -372,3 +374,82 @@ def test_an_earlier_run_learns_from_its_predictions(run):
     take_out(run.folder, "predictions.parquet")
     with pytest.raises(BadInput, match="train the run again"):
         few_shot_of_run(old)
+
+
+def test_launches_that_disagree_widen_the_interval_and_say_so(learnt):
+    """Before, half of them decided, and the interval was as narrow as if all of them agreed."""
+    agreeing = posterior(learnt, one_kernel([1e6] * 12, [1e6] * 12), 1)
+    torn = posterior(learnt, one_kernel([1e6, 1e7] * 6, [1e6] * 12), 1)
+    assert agreeing.scatter[0] < 0.05
+    assert posterior(learnt, one_kernel([3e6], [1e6]), 1).scatter[0] == 0, "one launch agrees"
+    halves = []
+    for found in (agreeing, torn):
+        factor = KernelFactor(
+            kernel_id="k", device_class="d", log2_factor=float(found.median[0]),
+            sd_log2=float(found.sd[0]), num_launches=12, scatter_log2=float(found.scatter[0]),
+        )  # fmt: skip
+        own = corrected(learnt, factor, np.log2([1e6]), FLOOR_NS)
+        halves.append((own.log2_ns[0], own.half_width_log2[0]))
+        assert ("disagree" in factor.said()) == (found is torn)
+    (_, narrow), (centre, wide) = halves
+    assert wide > 5 * narrow
+    assert centre - wide < np.log2(1e6)
+    assert centre + wide > np.log2(1e7), "both halves lie in the interval"
+
+
+@pytest.mark.parametrize("factor", [2.0**14, 2.0**-30])
+def test_a_kernel_beyond_all_factors_gets_none(run, factor):
+    """Before, it got the factor at the end of the grid and a narrow interval around a wrong time."""
+    data = slow_copy(factor=factor)
+    with pytest.raises(BadInput, match="no factor between 1/4096 and 4096 brings the model near"):
+        factor_of(run, data, **asked(data), device="synth")
+    with pytest.raises(BadInput, match=r"--data: no factor between"):
+        calibrate_run(run, data)
+    assert not (run.folder / "kernel_factors.json").exists()
+
+
+def test_calibrations_at_once_keep_each_others_factors(run):
+    """Each process has loaded the run before the other one writes."""
+    data = slow_copy(factor=3.0)
+    kernels = data.texts("kernel_id")
+    half = np.isin(kernels, np.unique(kernels)[:3])
+    loaded = [load_run(run.folder) for _ in range(2)]
+    for one, mask in zip(loaded, (half, ~half), strict=True):
+        part = data_from_tables(
+            data.rows.samples.filter(pa.array(mask)), data.rows.kernels, data.devices,
+            identity=dict(data.identity),
+        )  # fmt: skip
+        calibrate_run(one, part, launches=3)
+    factors = load_run(run.folder).factors
+    assert factors is not None
+    assert len(factors.factors) == 6
+
+
+def test_a_run_that_another_process_changes_is_not_calibrated(run, monkeypatch):
+    monkeypatch.setattr("trainer.prediction.calibrate._LOCK_WAIT_S", 0.1)
+    data = slow_copy(factor=3.0)
+    with (
+        locked(run.folder, "free"),
+        pytest.raises(RunExists, match="another process changes this run"),
+    ):
+        calibrate_run(run, data)
+    marker = run.folder / "published.json"
+    predict_rows = type(run.model).predict
+
+    def trained_anew(model, rows):
+        marker.write_text(marker.read_text() + "\n")
+        return predict_rows(model, rows)
+
+    monkeypatch.setattr(type(run.model), "predict", trained_anew)
+    with pytest.raises(BadInput, match="was trained anew meanwhile"):
+        calibrate_run(run, data)
+    assert not (run.folder / "kernel_factors.json").exists()
+
+
+def test_the_shipped_model_takes_measured_launches_and_stays_as_it_is():
+    shipped = shipped_run()
+    assert shipped is not None
+    run = load_run(shipped)
+    assert few_shot_of_run(run).bands[5].guarantee == "groups"
+    with pytest.raises(BadInput, match="comes with LLMPerf and is not changed"):
+        calibrate_run(run, slow_copy(factor=1.0))
