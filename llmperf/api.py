@@ -215,8 +215,10 @@ def calibrate(
 
     Raises:
         BadInput: The run cannot be used, or no row is usable: a row must be ok, time one launch per
-            reading, and be of a device class that the model knows.
+            reading, and be of a device class that the model knows. Also if no factor explains
+            the times, or if the run comes with LLMPerf.
         ConfigError: ``launches`` is below 1.
+        RunExists: Another process changes the run.
     """
     from llmperf_common.config import ConfigError  # noqa: PLC0415
     from trainer.data.dataset import load_data  # noqa: PLC0415

@@ -5,6 +5,7 @@ Owns the location, the descriptions and the copying of these kernels. Imports no
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def copy_kernels(out: Path) -> int:
         )
     out.mkdir(parents=True, exist_ok=True)
     for source in (one for one in sources if not (out / one.name).exists()):
-        partial = out / f".{source.name}.partial"
+        partial = out / f".{source.name}.{os.getpid()}.partial"
         try:
             partial.write_bytes(source.read_bytes())
             partial.replace(out / source.name)

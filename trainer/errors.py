@@ -20,7 +20,7 @@ from llmperf_common.files.outputs import OutputTaken
 
 
 class RunExists(OutputTaken):
-    """The output folder holds a run with other data or another config."""
+    """The folder holds a run with other data or another config, or another process changes it."""
 
 
 class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wrong)

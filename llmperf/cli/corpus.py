@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +17,7 @@ from llmperf.exits import CommandError, Exit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from llmperf.kept_analyses import KeptAnalyses
     from workers.corpus.parquet import Corpus
 
 app = typer.Typer(
@@ -30,9 +29,6 @@ app = typer.Typer(
 
 
 _PROGRESS_INTERVAL_S = 30.0
-_FEWEST_FREE_BYTES, _BYTES_A_KERNEL = 2**20, 1024
-"""Free space that an analysed corpus needs: about half a kibibyte per kernel in GitHub's corpus,
-and the analyses that are kept until it is written."""
 _MAX_LINES = 20
 """Maximum number of lines shown of skipped files, and of each group of counts; ``--json`` of
 ``stats`` shows all."""
@@ -69,7 +65,7 @@ def build(
         typer.Option(
             "--analyse",
             help="Also analyse each kernel's memory accesses, so that `llmperf collect` can skip "
-            "the analysis.",
+            "the analysis. An interrupted command keeps what it has analysed beside --out.",
         ),
     ] = False,
     device: Annotated[
@@ -80,6 +76,7 @@ def build(
     ] = None,
 ) -> None:
     """Read sources, find their kernels, signatures, features and families, and write a corpus."""
+    from llmperf.kept_analyses import KeptAnalyses  # noqa: PLC0415
     from workers.corpus.read import read_sources, write_corpus  # noqa: PLC0415
 
     if device is not None and not analyse:
@@ -87,10 +84,13 @@ def build(
     _check_out(out, sources)
     corpus = read_sources(sources, suite=suite)
     if analyse:
-        kept = _kept_analyses(out, len(corpus.kernels))
-        corpus = _analysed(corpus, device or "cpu", out, kept)
-        write_corpus(out, corpus)
-        shutil.rmtree(kept, ignore_errors=True)
+        kept = KeptAnalyses(out)
+        try:
+            corpus = _analysed(corpus, device or "cpu", out, kept)
+            write_corpus(out, corpus)
+            kept.remove()
+        finally:
+            kept.close()
     else:
         write_corpus(out, corpus)
     failed = sum(kernel.failure is not None for kernel in corpus.kernels)
@@ -116,29 +116,8 @@ def _check_out(out: Path, sources: Sequence[Path]) -> None:
     corpus_to_write(out)
 
 
-def _kept_analyses(out: Path, num_kernels: int) -> Path:
-    """Create the folder beside ``out`` that keeps finished analyses for a second start.
-
-    This also shows, before hours of work, whether ``out`` can be written.
-    """
-    folder = out.with_name(f".{out.name}.analyses")
-    folder.mkdir(parents=True, exist_ok=True)
-    free_bytes = shutil.disk_usage(folder).free
-    needed_bytes = _FEWEST_FREE_BYTES + num_kernels * _BYTES_A_KERNEL
-    if free_bytes < needed_bytes:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        raise CommandError(
-            Exit.BAD_INPUT,
-            f"--out {out}: too little space for the corpus ({free_bytes:,} bytes free, "
-            f"{needed_bytes:,} needed): free some space, or name another path",
-        )
-    return folder
-
-
-def _analysed(corpus: Corpus, device: str, out: Path, kept: Path) -> Corpus:
+def _analysed(corpus: Corpus, device: str, out: Path, kept: KeptAnalyses) -> Corpus:
     from llmperf.collecting import device_ref  # noqa: PLC0415
-    from llmperf.prediction.analysis_cache import AnalysisCache  # noqa: PLC0415
     from workers.discovery.find import DeviceReport, try_runtimes_for  # noqa: PLC0415
     from workers.discovery.ownership import held_for_analysis  # noqa: PLC0415
     from workers.execution.analyse_ahead import analyse_corpus  # noqa: PLC0415
@@ -155,27 +134,14 @@ def _analysed(corpus: Corpus, device: str, out: Path, kept: Path) -> Corpus:
     report = try_runtimes_for(device, tell=say) if may_be_gpu else None
     ref = device_ref(device, say, report)
     nothing = DeviceReport(devices=(), absent=())  # only GPUs have owners
-    cache = AnalysisCache(kept)
-    known = {
-        one.kernel_id: cache.read(one.kernel_id)
-        for one in corpus.kernels
-        if one.failure is None and one.analysis is None
-    }
-    num_known = sum(one is not None for one in known.values())
-    if num_known:
-        say(f"{num_known:,} kernels were analysed before an interruption ({kept})")
-    corpus = dataclasses.replace(
-        corpus,
-        kernels=tuple(
-            dataclasses.replace(one, analysis=one.analysis or known.get(one.kernel_id))
-            for one in corpus.kernels
-        ),
-    )
+    corpus, num_kept = kept.joined(corpus)
+    if num_kept:
+        say(f"{num_kept:,} kernels were analysed before an interruption ({kept.folder})")
     try:
         with held_for_analysis(ref, report or nothing, str(out)):
-            return analyse_corpus(corpus, ref, progress=progress, keep=cache.write)
+            return analyse_corpus(corpus, ref, progress=progress, keep=kept.write)
     except KeyboardInterrupt:
-        say(f"interrupted: finished analyses are kept in {kept}; the same command goes on")
+        say(f"interrupted: finished analyses are kept in {kept.folder}; the same command goes on")
         raise
 
 

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
+from llmperf_common.files.plain_files import read_plain
 from llmperf_common.store.tables.analysis_rows import analysis_columns, analysis_from_row
+from workers.corpus.foreign_kernel import check_analysis
+
+FILES = ("*-v*.json", ".new-*")
+"""Patterns of the names of all files that a cache writes."""
+_MOST_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +34,15 @@ class AnalysisCache:
     def read(self, kernel_id: str) -> Analysis | None:
         """Return the analysis of one kernel; None where no analysis is stored or it has expired."""
         try:
-            row = json.loads(self._path(kernel_id).read_text(encoding="utf-8"))
+            row = json.loads(read_plain(self._path(kernel_id), max_bytes=_MOST_BYTES))
             if time.time() > row.get("until_s", math.inf):
                 return None
-            return analysis_from_row(row)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            analysis = analysis_from_row(row)
+            if analysis is not None:
+                check_analysis(analysis)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
+        return analysis
 
     def write(self, kernel_id: str, analysis: Analysis, *, keep_s: float | None = None) -> None:
         """Store the analysis of one kernel; do nothing if the folder cannot be written.

@@ -32,8 +32,8 @@ def opened(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterat
     was_there = target.exists()
     target.mkdir(parents=True, exist_ok=True)
     taken = (
-        f"--out {out}: another `llmperf train` works in this folder: wait until it ends, or name a "
-        "new folder"
+        f"--out {out}: another process works in this folder: wait until it ends, or name a new "
+        "folder"
     )
     with locked(target, taken):
         stage = stage_of(target)

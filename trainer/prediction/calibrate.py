@@ -6,7 +6,7 @@ Owns the choice of rows: ok rows that time one launch each, on a device class th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -23,27 +23,29 @@ from trainer.data.dataset import TrainingData
 from trainer.data.foreign_files import read_table
 from trainer.errors import BadInput
 from trainer.prediction.few_shot import (
-    LARGEST_FACTOR_LOG2,
+    MOST_ERROR_LOG2,
     Launches,
     few_shot_of_predictions,
     posterior,
 )
-from trainer.run.folder import PREDICTIONS_FILE, PUBLISHED_FILE
+from trainer.run.folder import PREDICTIONS_FILE
 from trainer.run.folder_lock import locked
 from trainer.run.kernel_factors import (
     FewShot,
     KernelFactor,
     KernelFactors,
+    KernelKey,
     floor_ns,
     work_share,
 )
-from trainer.run.loaded import LoadedRun
+from trainer.run.loaded import LoadedRun, published_marker
 from trainer.run.shipped import SHIPPED_FOLDER
 
 _LOCK_WAIT_S = 10.0
 _BEYOND = (
-    f"no factor between 1/{2**LARGEST_FACTOR_LOG2:.0f} and {2**LARGEST_FACTOR_LOG2:.0f} brings the "
-    "model near the measured times: check that they are times of this device, in ns"
+    "no factor of the predicted work (the time above the launch floor) explains the measured "
+    f"times: half of them stay more than {2**MOST_ERROR_LOG2:.0f} times off. Check that they are "
+    "times of this device, in ns"
 )
 _HEAD = ("kernel", "device", "launches", "factor", "times or over, 1 sd")
 
@@ -121,17 +123,10 @@ def calibrate_run(
     if launches is not None:
         index = _first_by_hash(data, index, launches)
     few_shot = few_shot_of_run(run)
-    before = _publication(run.folder)
     factors, beyond = _factors(run, few_shot, data, index)
+    _write_factors(run, few_shot, factors, beyond)
     if not factors:
         raise BadInput(f"--data: {_BEYOND}")
-    found = KernelFactors(few_shot=few_shot, factors={one.key: one for one in factors})
-    taken = f"{run.folder}: another process changes this run: try again when it has ended"
-    with locked(run.folder, taken, wait_s=_LOCK_WAIT_S):
-        if _publication(run.folder) != before:
-            raise BadInput(f"{run.folder}: was trained anew meanwhile: calibrate again")
-        others = KernelFactors.load(run.folder)  # as they are now, and not as ``run`` knows them
-        (found if others is None else others.joined(found)).save(run.folder)
     kernels = data.rows.kernels
     names = zip(
         kernels.column("kernel_id").to_pylist(), kernels.column("name").to_pylist(), strict=True
@@ -140,10 +135,27 @@ def calibrate_run(
         folder=run.folder,
         factors=factors,
         names=dict(names),
-        num_launches=len(index),
+        num_launches=sum(one.num_launches for one in factors),
         num_left_out=int(np.sum(~usable)),
-        notes=_notes(run, few_shot, factors, beyond),
+        notes=_notes(run, few_shot, factors, len(beyond)),
     )
+
+
+def _write_factors(
+    run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor], beyond: Sequence[KernelKey]
+) -> None:
+    """Write new factors into the run, and remove those of the kernels that no factor explains."""
+    found = KernelFactors(few_shot=few_shot, factors={one.key: one for one in factors})
+    taken = f"{run.folder}: another process changes this run: try again when it has ended"
+    with locked(run.folder, taken, wait_s=_LOCK_WAIT_S):
+        if published_marker(run.folder) != run.marker:
+            raise BadInput(f"{run.folder}: was trained anew meanwhile: calibrate again")
+        others = KernelFactors.load(run.folder)  # as they are now, and not as ``run`` knows them
+        if others is not None:
+            kept = {key: one for key, one in others.factors.items() if key not in beyond}
+            found = replace(others, factors=kept).joined(found)
+        if others is not None or factors:
+            found.save(run.folder)
 
 
 def factor_of(
@@ -201,10 +213,10 @@ def few_shot_of_run(run: LoadedRun) -> FewShot:
 
 def _factors(
     run: LoadedRun, few_shot: FewShot, data: TrainingData, index: npt.NDArray[np.intp]
-) -> tuple[list[KernelFactor], list[str]]:
+) -> tuple[list[KernelFactor], list[KernelKey]]:
     """Return the factor of each (kernel, device class) in the rows at ``index``.
 
-    The second list has the ids of kernels whose factor is beyond all factors that are tried.
+    The second list has the keys of kernels whose launches no factor explains.
     """
     kernel_ids, classes = data.texts("kernel_id")[index], data.texts("device_class")[index]
     sample_ids = data.texts("sample_id")[index]
@@ -233,15 +245,8 @@ def _factors(
         for code, place in enumerate(first.tolist())
         if not known.is_beyond[code]
     ]
-    return factors, [str(kernel_ids[place]) for place in first[known.is_beyond]]
-
-
-def _publication(folder: Path) -> bytes | None:
-    """Return the content of the run's marker, which names the model's files with their hashes."""
-    try:
-        return (folder / PUBLISHED_FILE).read_bytes()
-    except OSError:
-        return None
+    keys = [(str(kernel_ids[place]), str(classes[place])) for place in first.tolist()]
+    return factors, [key for key, is_beyond in zip(keys, known.is_beyond, strict=True) if is_beyond]
 
 
 def _usable(run: LoadedRun, data: TrainingData) -> npt.NDArray[np.bool_]:
@@ -317,16 +322,16 @@ def _why_none_of(
 
 
 def _notes(
-    run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor], beyond: Sequence[str]
+    run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor], num_beyond: int
 ) -> list[str]:
     notes = []
-    if beyond:
-        notes.append(f"{len(beyond)} kernels have no factor ({', '.join(beyond[:3])}): {_BEYOND}")
+    if num_beyond:
+        notes.append(f"kernels without a factor: {num_beyond}; {_BEYOND}")
     num_odd = sum(one.disagrees for one in factors)
     if num_odd:
         notes.append(
-            f"the launches of {num_odd} of these kernels disagree with one factor, which widens "
-            "their intervals"
+            f"kernels whose launches disagree with their factor, which widens the interval: "
+            f"{num_odd}"
         )
     fitted = set(run.kernels.column("kernel_id").to_pylist())
     num_fitted = sum(one.kernel_id in fitted for one in factors)

@@ -34,21 +34,24 @@ from llmperf_common.statistics.metrics import encode
 from llmperf_common.statistics.splits import Part
 from trainer.errors import BadInput
 from trainer.interface import Codes, Floats
-from trainer.run.kernel_factors import FewShot, expected_error, rescaled, work_share
+from trainer.run.kernel_factors import (
+    MEDIAN_OF_T3,
+    FewShot,
+    expected_error,
+    rescaled,
+    work_share,
+)
 
 NUM_LAUNCHES: Final = (1, 2, 3, 5, 10, 20)
 """Numbers of measured launches for which a band is calibrated."""
 
-LARGEST_FACTOR_LOG2: Final = 12.0
-_GRID = np.linspace(-LARGEST_FACTOR_LOG2, LARGEST_FACTOR_LOG2, 481)
+_GRID = np.linspace(-12.0, 12.0, 481)
 """Grid of factors in log2: from 1/4096 to 4096 in steps of 3.5 %."""
 _SCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _NOISES = np.geomspace(0.02, 1.28, 13)
 _DEGREES_OF_FREEDOM = 3.0
-_MOST_SCATTER_LOG2 = 4.0
-"""Scatter above which a factor explains nothing: typical errors of 16 times remain."""
-_MEDIAN_OF_T3 = 0.7649
-"""Median of the absolute value of Student's t with 3 degrees of freedom and scale 1."""
+MOST_ERROR_LOG2: Final = float(np.log2(5.0))
+"""Median error of a kernel's launches after its factor above which the factor explains nothing."""
 _EM_STEPS = 60
 _FIT_LAUNCHES = 16
 """Maximum launches of a kernel that the prior uses: a kernel's factor needs no more."""
@@ -99,9 +102,9 @@ class Posterior:
     Attributes:
         median: medians.
         sd: standard deviations.
-        scatter: scale of the errors that remain after the factor; 0 for a single launch.
-        is_beyond: whether no factor explains the launches: the best one lies at the end of the
-            grid, or the launches still differ from it by far.
+        scatter: scale of the errors that remain after the factor, as of Student's t.
+        is_beyond: whether no factor explains the launches: half of them are still off by more than
+            ``MOST_ERROR_LOG2``.
     """
 
     median: Floats
@@ -141,10 +144,11 @@ def fit_few_shot(launches: Launches, *, level: float, source: str, seed: int = 0
                 inside = (folds == fold) & enough
                 measured = np.flatnonzero(inside & (rank < number))
                 held_out = np.flatnonzero(inside & (rank >= number))
-                scores.append(
-                    _scores(launches, measured, held_out, fold_weights, fold_noise, noise)
+                score, scored = _scores(
+                    launches, measured, held_out, fold_weights, fold_noise, noise
                 )
-                owners.append(launches.family[held_out])
+                scores.append(score)
+                owners.append(launches.family[scored])
         joined, families = np.concatenate(scores), np.concatenate(owners)
         if len(joined) and (not bands or len(np.unique(families)) >= min_groups(level)):
             bands[number] = conformal_quantile(joined, families, level)
@@ -185,8 +189,7 @@ def _posterior(launches: Launches, weights: Floats, noise: float, num_kernels: i
         median=median,
         sd=np.sqrt(variance),
         scatter=scatter,
-        is_beyond=(np.abs(median) >= LARGEST_FACTOR_LOG2 - 2 * step)
-        | (scatter > _MOST_SCATTER_LOG2),
+        is_beyond=scatter * MEDIAN_OF_T3 > MOST_ERROR_LOG2,
     )
 
 
@@ -202,7 +205,7 @@ def _scatter(launches: Launches, log2_factor: Floats) -> Floats:
     codes, first, counts = np.unique(launches.kernel[order], return_index=True, return_counts=True)
     lower, upper = (error[order[first + (counts - 1 + more) // 2]] for more in (0, 1))
     found = np.zeros(len(log2_factor))
-    found[codes] = np.where(counts > 1, (lower + upper) / 2 / _MEDIAN_OF_T3, 0.0)
+    found[codes] = (lower + upper) / 2 / MEDIAN_OF_T3
     return found
 
 
@@ -271,14 +274,18 @@ def _scores(
     weights: Floats,
     fold_noise: float,
     noise: float,
-) -> Floats:
-    """Return |error| / expected error of the held-out launches, given the measured launches."""
+) -> tuple[Floats, npt.NDArray[np.intp]]:
+    """Return |error| / expected error of held-out launches, given the measured launches.
+
+    The second array has the rows that are scored: those of kernels that a factor explains.
+    """
     known = _posterior(launches.take(measured), weights, fold_noise, int(launches.kernel.max()) + 1)
+    held_out = held_out[~known.is_beyond[launches.kernel[held_out]]]
     kernel = launches.kernel[held_out]
     change, slope = rescaled(launches.share[held_out], known.median[kernel])
     error = launches.log2_measured[held_out] - launches.log2_predicted[held_out] - change
     own_noise = np.maximum(noise, known.scatter[kernel])
-    return np.abs(error) / expected_error(own_noise, slope, known.sd[kernel])
+    return np.abs(error) / expected_error(own_noise, slope, known.sd[kernel]), held_out
 
 
 def _rank_within(kernel: Codes, generator: np.random.Generator) -> Codes:

@@ -27,7 +27,10 @@ SMALLEST_WORK_SHARE = 0.05
 """Smallest share of a predicted time that counts as work: a launch predicted at the launch floor
 may do some work, and less than 5 % is timer noise."""
 
+MEDIAN_OF_T3 = 0.7649
+"""Median of the absolute value of Student's t with 3 degrees of freedom and scale 1."""
 _DISAGREEMENT_LOG2 = float(np.log2(1.5))
+"""Median error of measured launches after the factor above which a note says so."""
 _SCHEMA = 1
 KernelKey = tuple[str, str]
 """Kernel id and device class."""
@@ -107,8 +110,8 @@ class KernelFactor:
         sd_log2: standard deviation of the posterior.
         num_launches: number of measured launches.
         sample_ids: the measured launches; an evaluation does not score them.
-        scatter_log2: scale of the errors of the measured launches after the factor; it widens the
-            interval if it is larger than for other kernels. 0 if unknown.
+        scatter_log2: scale of the errors of the measured launches after the factor (Student's t);
+            it widens the interval if it is larger than for other kernels. 0 if unknown.
     """
 
     kernel_id: str
@@ -121,8 +124,13 @@ class KernelFactor:
 
     @property
     def disagrees(self) -> bool:
-        """Whether the measured launches are typically a factor of 1.5 from what the factor says."""
-        return self.scatter_log2 > _DISAGREEMENT_LOG2
+        """Whether half of the measured launches are 1.5 times off after the factor."""
+        return self.median_error_log2 > _DISAGREEMENT_LOG2
+
+    @property
+    def median_error_log2(self) -> float:
+        """Median error of the measured launches after the factor, in log2."""
+        return self.scatter_log2 * MEDIAN_OF_T3
 
     @property
     def key(self) -> KernelKey:
@@ -140,7 +148,7 @@ class KernelFactor:
             f"corrected by the kernel's own factor of {2**self.log2_factor:.3g}, from {launches} "
             "of the kernel"
             + (
-                f"; these launches disagree with one factor by {2**self.scatter_log2:.2g} times, "
+                f"; half of these launches are still {2**self.median_error_log2:.2g} times off, "
                 "which widens the interval"
                 if self.disagrees
                 else ""
@@ -204,7 +212,7 @@ def corrected(
     return Corrected(log2_ns=log2_ns + change, half_width_log2=half)
 
 
-def expected_error(noise_log2: float, slope: Floats, sd_log2: float | Floats) -> Floats:
+def expected_error(noise_log2: float | Floats, slope: Floats, sd_log2: float | Floats) -> Floats:
     """Return the expected error of corrected predictions, in log2, shape (n,)."""
     return np.sqrt(noise_log2**2 + (slope * sd_log2) ** 2)
 

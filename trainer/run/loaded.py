@@ -61,6 +61,7 @@ class LoadedRun:
             had too few kernels.
         factors: factors of measured kernels (``llmperf calibrate``), or None.
         notes: notes that apply to every evaluation of the run.
+        marker: content of ``published.json``, read before the model; a later training changes it.
     """
 
     folder: Path
@@ -76,6 +77,7 @@ class LoadedRun:
     few_shot: FewShot | None = None
     factors: KernelFactors | None = None
     notes: tuple[str, ...] = ()
+    marker: bytes | None = None
 
     @property
     def reads_work(self) -> bool:
@@ -115,6 +117,7 @@ def load_run(folder: Path) -> LoadedRun:
     """
     with reading(f"{folder}"):
         check_files(folder)
+        marker = published_marker(folder)
         content = read_json(folder / CONFIG_FILE)
         _check_whole(folder)
         lost = unknown_features(map(str, content.get("features", ())))
@@ -153,7 +156,14 @@ def load_run(folder: Path) -> LoadedRun:
         few_shot=few_shot,
         factors=KernelFactors.load(folder),
         notes=tuple(origin_notes(content)),
+        marker=marker,
     )
+
+
+def published_marker(folder: Path) -> bytes | None:
+    """Return the content of the run's marker, which has the hashes of its files; None if none."""
+    path = folder / PUBLISHED_FILE
+    return path.read_bytes() if path.exists() else None
 
 
 def origin_notes(content: Mapping[str, Any]) -> list[str]:

@@ -196,7 +196,7 @@ def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> Ru
     """
     try:
         check_space(Path(tempfile.gettempdir()))
-    except StoreError as error:
+    except (StoreError, FileNotFoundError) as error:  # the latter: no temporary folder is usable
         absent = AbsentSource(
             source=candidate.source, reason=str(error), mend="free some space, or set TMPDIR"
         )

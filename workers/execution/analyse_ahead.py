@@ -105,7 +105,7 @@ def analyse_corpus(
         timeout_s: seconds for each kernel. After this time, its analysis has a reason, no extents.
         progress: receives the numbers of finished kernels and of all kernels.
         keep: receives the kernel's id and the analysis of each kernel as soon as it is finished,
-            unless the device could not be opened.
+            if another run would give the same analysis on any device.
 
     Raises:
         StoreError: The scratch folder is full.
@@ -115,7 +115,7 @@ def analyse_corpus(
     found: dict[str, Analysis | None] = {}
     for item in _analysed(wanted, ref, children, timeout_s):
         found[item.kernel.kernel_id] = item.analysis
-        if item.analysis is not None and not item.no_device:
+        if item.analysis is not None and item.ended_itself and not item.no_device:
             keep(item.kernel.kernel_id, item.analysis)
         progress(len(found), len(wanted))
     return replace(

@@ -81,7 +81,6 @@ def changed_columns(one: Dataset, other: Dataset) -> set[str]:
     return {line.split(":", 1)[0] for line in differences(one, other)}
 
 
-@pytest.mark.slow
 def test_no_file_holds_a_source(tables: Path) -> None:
     kernels = pq.read_table(tables / "kernels.parquet")
     assert "source" not in kernels.column_names

@@ -60,9 +60,7 @@ OTHER_TOOLS = {
 }
 COMMAND_TIMEOUT_S = 60.0
 
-pytestmark = pytest.mark.timeout(
-    300
-)  # a fixture runs all pages; on a busy machine they take minutes
+pytestmark = pytest.mark.timeout(300)  # on a busy machine a page takes minutes
 
 
 @dataclass(frozen=True)

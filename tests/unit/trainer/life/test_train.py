@@ -288,7 +288,7 @@ def test_one_training_at_a_time_works_in_a_folder(small, tmp_path):
     identity = run_identity(small, LINE)
     with (
         opened(out, identity, overwrite=False),
-        pytest.raises(RunExists, match="another `llmperf train` works"),
+        pytest.raises(RunExists, match="another process works"),
     ):
         train(small, LINE, out, silent)
     train(small, LINE, out, silent)

@@ -381,7 +381,7 @@ def test_launches_that_disagree_widen_the_interval_and_say_so(learnt):
     agreeing = posterior(learnt, one_kernel([1e6] * 12, [1e6] * 12), 1)
     torn = posterior(learnt, one_kernel([1e6, 1e7] * 6, [1e6] * 12), 1)
     assert agreeing.scatter[0] < 0.05
-    assert posterior(learnt, one_kernel([3e6], [1e6]), 1).scatter[0] == 0, "one launch agrees"
+    assert posterior(learnt, one_kernel([3e6], [1e6]), 1).scatter[0] < 0.2, "one launch agrees"
     halves = []
     for found in (agreeing, torn):
         factor = KernelFactor(
@@ -390,22 +390,43 @@ def test_launches_that_disagree_widen_the_interval_and_say_so(learnt):
         )  # fmt: skip
         own = corrected(learnt, factor, np.log2([1e6]), FLOOR_NS)
         halves.append((own.log2_ns[0], own.half_width_log2[0]))
-        assert ("disagree" in factor.said()) == (found is torn)
+        assert ("of these launches are still" in factor.said()) == (found is torn)
     (_, narrow), (centre, wide) = halves
     assert wide > 5 * narrow
     assert centre - wide < np.log2(1e6)
     assert centre + wide > np.log2(1e7), "both halves lie in the interval"
 
 
-@pytest.mark.parametrize("factor", [2.0**14, 2.0**-30])
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(("predicted_ns", "ratio"), [(FLOOR_NS + 100, 3000.0), (1e7, 2.0**20)])
+def test_launches_that_no_factor_explains_are_seen(learnt, number, predicted_ns, ratio):
+    """One launch, too: as an outlier it would leave the factor at 1, with a narrow interval."""
+    times = one_kernel([predicted_ns * ratio] * number, [predicted_ns] * number)
+    assert posterior(learnt, times, 1).is_beyond[0]
+
+
+def test_a_factor_that_explains_its_launches_is_used_at_the_end_of_the_grid_too(learnt):
+    times = one_kernel([200 * 5100.0] * 5, [5100.0] * 5)  # 5 % of work: 2^12 times more of it
+    found = posterior(learnt, times, 1)
+    assert not found.is_beyond[0]
+    assert found.scatter[0] < 0.3
+
+
+@pytest.mark.parametrize("factor", [2.0**20, 2.0**-30])
 def test_a_kernel_beyond_all_factors_gets_none(run, factor):
     """Before, it got the factor at the end of the grid and a narrow interval around a wrong time."""
     data = slow_copy(factor=factor)
-    with pytest.raises(BadInput, match="no factor between 1/4096 and 4096 brings the model near"):
+    with pytest.raises(BadInput, match="no factor of the predicted work"):
         factor_of(run, data, **asked(data), device="synth")
-    with pytest.raises(BadInput, match=r"--data: no factor between"):
+    with pytest.raises(BadInput, match=r"--data: no factor of the predicted work"):
         calibrate_run(run, data)
     assert not (run.folder / "kernel_factors.json").exists()
+    calibrate_run(load_run(run.folder), slow_copy(factor=3.0))
+    with pytest.raises(BadInput, match="no factor"):
+        calibrate_run(load_run(run.folder), data)
+    known = KernelFactors.load(run.folder)
+    assert known is not None
+    assert not known.factors, "an earlier factor of such a kernel goes"
 
 
 def test_calibrations_at_once_keep_each_others_factors(run):

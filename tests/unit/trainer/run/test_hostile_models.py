@@ -98,7 +98,6 @@ def test_a_model_of_impossible_trees_is_refused(trees: str, tmp_path: Path) -> N
         load_model("gbdt", tmp_path)
 
 
-@pytest.mark.slow
 def test_arrays_that_unpack_too_far(tmp_path: Path) -> None:
     path = tmp_path / "forest.npz"
     with (

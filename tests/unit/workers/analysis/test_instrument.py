@@ -177,7 +177,6 @@ def test_macros_of_the_build_options_and_of_a_device_are_expanded():
     assert "int a = 12;" in expand_macros(source, "-D N=12 -cl-fast-relaxed-math")
 
 
-@pytest.mark.slow
 def test_a_macro_bomb_is_refused():
     bomb = "#define A0 1+1+1+1+1+1+1+1\n" + "".join(
         f"#define A{i} " + "+".join([f"A{i - 1}"] * 8) + "\n" for i in range(1, 9)
