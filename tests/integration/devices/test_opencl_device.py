@@ -638,7 +638,7 @@ def test_an_endless_kernel_ends_by_sigkill_at_once(ref: DeviceRef) -> None:
         start = time.monotonic()
         child.send_signal(signal.SIGKILL)
         assert child.wait(timeout=10) == -signal.SIGKILL
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5
         assert "result" not in child.stdout.read()
 
 
