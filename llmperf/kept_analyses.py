@@ -1,19 +1,26 @@
 """Analyses that ``llmperf corpus build --analyse`` keeps until its corpus is written.
 
-Owns the folder ``.NAME.analyses`` beside the corpus: an interrupted command finds there what it has
-analysed before. The form of the files is that of ``analysis_cache.py``.
+Owns the folder ``.NAME.DEVICE.analyses`` beside the corpus: an interrupted command finds there what
+it has analysed before. The form of the files is that of ``analysis_cache.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
+import stat
 from pathlib import Path
 
 from llmperf.exits import CommandError, Exit
-from llmperf.prediction.analysis_cache import FILES, AnalysisCache
+from llmperf.prediction.analysis_cache import AnalysisCache
+from llmperf_common.analysis import Analysis
+from llmperf_common.files.outputs import OutputTaken
+from llmperf_common.ids import sha256_hex
+from llmperf_common.records import Kernel
 from workers.corpus.parquet import Corpus, corpus_to_write
+from workers.device.interface import DeviceRef
 
 _CORPUS_BYTES, _BYTES_A_KERNEL = 2**20, 1024
 """Free space that a corpus needs: about half a kibibyte for each kernel of GitHub's corpus."""
@@ -22,21 +29,36 @@ _FILE_BYTES = 4096
 
 
 class KeptAnalyses:
-    """The folder of one corpus; ``close`` removes it if it is empty, ``remove`` in any case.
+    """The folder of one corpus and one device, which only this user may write to.
+
+    ``close`` removes it if it is empty, ``remove`` with the analyses of the corpus' kernels.
 
     Args:
         out: the corpus that will be written; links are followed.
+        device: the device of the analyses; those of another device are not used.
 
     Raises:
-        OutputTaken: There is a file or folder that is not a corpus.
+        OutputTaken: There is a file or folder that is not a corpus, or the folder for the analyses
+            is a link or another user's.
         OSError: The folder cannot be created, so ``out`` could not be written, either.
     """
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, device: DeviceRef) -> None:
         self._target = corpus_to_write(out)
-        self.folder = self._target.with_name(f".{self._target.name}.analyses")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.write = AnalysisCache(self.folder).write
+        place = "|".join((device.selector, device.platform, device.name))
+        name = f".{self._target.name}.{sha256_hex(place.encode())[:8]}.analyses"
+        self.folder = self._target.with_name(name)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir(mode=0o700)
+        found = self.folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise OutputTaken(
+                f"{self.folder} would keep the analyses, but is a link, no folder, or open to "
+                "other users: remove it, or name another --out"
+            )
+        self._cache = AnalysisCache(self.folder)
+        self.write = self._cache.write
 
     def joined(self, corpus: Corpus) -> tuple[Corpus, int]:
         """Return the corpus with the kept analyses, and their number.
@@ -44,11 +66,8 @@ class KeptAnalyses:
         Raises:
             CommandError: There is too little space for the corpus and the analyses to come.
         """
-        cache = AnalysisCache(self.folder)
         kernels = [
-            dataclasses.replace(one, analysis=cache.read(one.kernel_id))
-            if one.failure is None and one.analysis is None
-            else one
+            one if one.failure or one.analysis else dataclasses.replace(one, analysis=self._of(one))
             for one in corpus.kernels
         ]
         num_kept = sum(
@@ -58,6 +77,14 @@ class KeptAnalyses:
         num_open = sum(one.failure is None and one.analysis is None for one in kernels)
         self._check_space(len(kernels), num_open)
         return dataclasses.replace(corpus, kernels=tuple(kernels)), num_kept
+
+    def _of(self, kernel: Kernel) -> Analysis | None:
+        """Return the kept analysis of a kernel if it is one of the kernel's arguments."""
+        found = self._cache.read(kernel.kernel_id)
+        if found is None or kernel.signature is None:
+            return None
+        buffers = {one.position for one in kernel.signature.arguments if one.kind.is_buffer}
+        return found if {one.position for one in found.extents} <= buffers else None
 
     def _check_space(self, num_kernels: int, num_open: int) -> None:
         needed_bytes = _CORPUS_BYTES + num_kernels * _BYTES_A_KERNEL + num_open * _FILE_BYTES
@@ -69,11 +96,10 @@ class KeptAnalyses:
                 f"free, {needed_bytes:,} needed): free some space, or name another path",
             )
 
-    def remove(self) -> None:
-        """Remove the kept analyses, and the folder if it holds nothing else."""
-        for pattern in FILES:
-            for path in self.folder.glob(pattern):
-                path.unlink(missing_ok=True)
+    def remove(self, corpus: Corpus) -> None:
+        """Remove the analyses of the corpus' kernels, and the folder if it holds nothing else."""
+        for one in corpus.kernels:
+            self._cache.forget(one.kernel_id)
         self.close()
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ Owns the location, the descriptions and the copying of these kernels. Imports no
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from llmperf.exits import CommandError, Exit
 from llmperf_common.files.outputs import OutputTaken, is_folder
+from llmperf_common.files.replacing import replacing
 
 _PACKAGE = Path(__file__).resolve().parent
 _PLACES = (_PACKAGE / "kernels", _PACKAGE.parent / "kernels")
@@ -76,12 +76,8 @@ def copy_kernels(out: Path) -> int:
         )
     out.mkdir(parents=True, exist_ok=True)
     for source in (one for one in sources if not (out / one.name).exists()):
-        partial = out / f".{source.name}.{os.getpid()}.partial"
-        try:
+        with replacing(out / source.name) as partial:
             partial.write_bytes(source.read_bytes())
-            partial.replace(out / source.name)
-        finally:
-            partial.unlink(missing_ok=True)
     return sum(source.suffix == ".cl" for source in sources)
 
 

@@ -17,7 +17,6 @@ from llmperf.exits import CommandError, Exit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from llmperf.kept_analyses import KeptAnalyses
     from workers.corpus.parquet import Corpus
 
 app = typer.Typer(
@@ -76,7 +75,6 @@ def build(
     ] = None,
 ) -> None:
     """Read sources, find their kernels, signatures, features and families, and write a corpus."""
-    from llmperf.kept_analyses import KeptAnalyses  # noqa: PLC0415
     from workers.corpus.read import read_sources, write_corpus  # noqa: PLC0415
 
     if device is not None and not analyse:
@@ -84,13 +82,7 @@ def build(
     _check_out(out, sources)
     corpus = read_sources(sources, suite=suite)
     if analyse:
-        kept = KeptAnalyses(out)
-        try:
-            corpus = _analysed(corpus, device or "cpu", out, kept)
-            write_corpus(out, corpus)
-            kept.remove()
-        finally:
-            kept.close()
+        corpus = _write_analysed(corpus, device or "cpu", out)
     else:
         write_corpus(out, corpus)
     failed = sum(kernel.failure is not None for kernel in corpus.kernels)
@@ -116,8 +108,11 @@ def _check_out(out: Path, sources: Sequence[Path]) -> None:
     corpus_to_write(out)
 
 
-def _analysed(corpus: Corpus, device: str, out: Path, kept: KeptAnalyses) -> Corpus:
+def _write_analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
+    """Analyse the kernels, write the corpus to ``out`` and return it."""
     from llmperf.collecting import device_ref  # noqa: PLC0415
+    from llmperf.kept_analyses import KeptAnalyses  # noqa: PLC0415
+    from workers.corpus.read import write_corpus  # noqa: PLC0415
     from workers.discovery.find import DeviceReport, try_runtimes_for  # noqa: PLC0415
     from workers.discovery.ownership import held_for_analysis  # noqa: PLC0415
     from workers.execution.analyse_ahead import analyse_corpus  # noqa: PLC0415
@@ -134,15 +129,21 @@ def _analysed(corpus: Corpus, device: str, out: Path, kept: KeptAnalyses) -> Cor
     report = try_runtimes_for(device, tell=say) if may_be_gpu else None
     ref = device_ref(device, say, report)
     nothing = DeviceReport(devices=(), absent=())  # only GPUs have owners
-    corpus, num_kept = kept.joined(corpus)
-    if num_kept:
-        say(f"{num_kept:,} kernels were analysed before an interruption ({kept.folder})")
+    kept = KeptAnalyses(out, ref)
     try:
+        corpus, num_kept = kept.joined(corpus)
+        if num_kept:
+            say(f"{num_kept:,} kernels were analysed before an interruption ({kept.folder})")
         with held_for_analysis(ref, report or nothing, str(out)):
-            return analyse_corpus(corpus, ref, progress=progress, keep=kept.write)
+            corpus = analyse_corpus(corpus, ref, progress=progress, keep=kept.write)
+        write_corpus(out, corpus)
+        kept.remove(corpus)
     except KeyboardInterrupt:
         say(f"interrupted: finished analyses are kept in {kept.folder}; the same command goes on")
         raise
+    finally:
+        kept.close()
+    return corpus
 
 
 @app.command(cls=Command)

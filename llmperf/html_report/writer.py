@@ -5,8 +5,6 @@ Owns the list of sections of a page, and its atomic writing.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +33,7 @@ from llmperf.html_report.kernel.sections import kernel_sections
 from llmperf.html_report.page import document, is_report
 from llmperf.html_report.views import CorpusView, DatasetView, EvaluationView, KernelChoice, Stamp
 from llmperf_common.files.outputs import file_to_write
+from llmperf_common.files.replacing import replacing
 from workers.corpus.stats import corpus_stats
 
 _NO_STAMP = Stamp()
@@ -152,16 +151,6 @@ def _write(text: str, path: Path) -> int:
     page = text.encode("utf-8", "replace")
     out = report_to_write(path)
     out.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(page)
-        # mkstemp makes private files, but other users may read a report as far as the umask allows.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(out)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(out) as partial:
+        partial.write_bytes(page)
     return len(page)

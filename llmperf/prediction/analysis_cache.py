@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
-from llmperf_common.files.plain_files import read_plain
+from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.store.tables.analysis_rows import analysis_columns, analysis_from_row
 from workers.corpus.foreign_kernel import check_analysis
 
-FILES = ("*-v*.json", ".new-*")
-"""Patterns of the names of all files that a cache writes."""
 _MOST_BYTES = 2**24
 
 
@@ -40,7 +38,9 @@ class AnalysisCache:
             analysis = analysis_from_row(row)
             if analysis is not None:
                 check_analysis(analysis)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (
+            OSError, UnfitFileError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+        ):  # fmt: skip
             return None
         return analysis
 
@@ -64,6 +64,11 @@ class AnalysisCache:
                 os.replace(name, self._path(kernel_id))
             except OSError:
                 Path(name).unlink(missing_ok=True)
+
+    def forget(self, kernel_id: str) -> None:
+        """Remove the analysis of one kernel; do nothing if there is none."""
+        with contextlib.suppress(OSError):
+            self._path(kernel_id).unlink()
 
     def _path(self, kernel_id: str) -> Path:
         return self.folder / f"{kernel_id}-v{ANALYSIS_VERSION}.json"

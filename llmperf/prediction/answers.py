@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from llmperf.prediction.configs import Config
 from llmperf.prediction.record import Prediction, time_text
 from llmperf_common.config import ConfigError
 from llmperf_common.files.outputs import file_to_write
+from llmperf_common.files.replacing import replacing
 
 _VERSION_KEY = b"llmperf.predictions_version"
 _VERSION = 1
@@ -105,12 +105,8 @@ def out_file(path: Path) -> Callable[[Sequence[dict[str, Any]]], None]:
 
     def write(rows: Sequence[dict[str, Any]]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
+        with replacing(target) as partial:
             partial.write_bytes(make(rows))
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
 
     return write
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from llmperf_common.files.plain_files import is_own_file
+from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.agreement import absent_shards, compare, has_forgotten, refuse_doubled
 from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
@@ -31,6 +32,8 @@ from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.upkeep.rebuild import rebuild_manifest, tasks_by_shard
 
+_MOST_LETTERS = 180
+"""Letters of a dataset's path in the name of its ledger's folder."""
 _log = logging.getLogger(__name__)
 
 ATTACH_LOCK = "ledger/.attach.lock"
@@ -302,11 +305,13 @@ def ledger_folder(dataset: Path, state_folder: Path) -> Path:
 
     The folder is in the dataset, unless the dataset lies on a network file system, where SQLite's
     locks cannot be trusted. In that case it is a folder of ``state_folder``, named after the
-    dataset's path.
+    dataset's path. A hash of the path tells ``/x/p-q`` from ``/x/p/q``.
     """
     if not is_network_filesystem(dataset):
         return dataset / "ledger"
-    return state_folder / str(dataset.resolve()).strip("/").replace("/", "-")
+    path = str(dataset.resolve())
+    digest = sha256_hex(os.fsencode(path))[:8]
+    return state_folder / f"{path.strip('/').replace('/', '-')[-_MOST_LETTERS:]}-{digest}"
 
 
 def is_network_filesystem(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:

@@ -113,7 +113,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write one JSON document atomically. Raises ValueError for NaN and infinities."""
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     temporary = path.with_name(_beside(path.name))
-    with temporary.open("w", encoding="utf-8") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with os.fdopen(os.open(temporary, flags, 0o666), "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -31,6 +31,8 @@ MEDIAN_OF_T3 = 0.7649
 """Median of the absolute value of Student's t with 3 degrees of freedom and scale 1."""
 _DISAGREEMENT_LOG2 = float(np.log2(1.5))
 """Median error of measured launches after the factor above which a note says so."""
+_MOST_LOG2 = 64.0
+"""Limit of the numbers in ``kernel_factors.json``; factors and errors are far smaller."""
 _SCHEMA = 1
 KernelKey = tuple[str, str]
 """Kernel id and device class."""
@@ -131,6 +133,15 @@ class KernelFactor:
     def median_error_log2(self) -> float:
         """Median error of the measured launches after the factor, in log2."""
         return self.scatter_log2 * MEDIAN_OF_T3
+
+    def check(self) -> None:
+        """Raise ValueError if a number of a foreign file is none that ``calibrate`` writes."""
+        for name in ("log2_factor", "sd_log2", "scatter_log2"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not abs(value) <= _MOST_LOG2:
+                raise ValueError(f"{name}={value!r:.40} is no number up to {_MOST_LOG2:.0f}")
+        if not isinstance(self.num_launches, int):
+            raise ValueError(f"num_launches={self.num_launches!r:.40} is no number")
 
     @property
     def key(self) -> KernelKey:
@@ -263,6 +274,8 @@ class KernelFactors:
                 KernelFactor(**{**row, "sample_ids": tuple(row["sample_ids"])})
                 for row in content["factors"]
             ]
+            for one in rows:
+                one.check()
             few_shot = FewShot.from_json(content["few_shot"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(

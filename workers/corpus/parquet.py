@@ -25,6 +25,7 @@ from llmperf_common.files.outputs import file_to_write
 from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
+from llmperf_common.files.replacing import replacing
 from llmperf_common.ids import canonical_json, sha256_hex
 from llmperf_common.records import Argument, Kernel
 from llmperf_common.store.files.names import checked_id
@@ -122,14 +123,10 @@ def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
     try:
         target = corpus_to_write(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
+        with replacing(target) as partial:
             write_parquet(table, partial, compression="zstd")
             with partial.open("rb") as stream:
                 os.fsync(stream.fileno())
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
     except OSError as error:
         raise CorpusError(f"{target}: cannot be written: {error.strerror or error}") from None
 

@@ -7,6 +7,7 @@ or gone the next time. If the cache folder is not writable, each process tries t
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import fcntl
@@ -15,6 +16,8 @@ import importlib.metadata
 import json
 import logging
 import os
+import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +25,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from llmperf_common.files.plain_files import UnfitFileError, open_lock_file
 from workers.device.interface import DeviceRef
 from workers.discovery.candidates import AbsentSource, Candidate, Source
 from workers.discovery.cpu_model import read_cpu_model
@@ -52,8 +56,21 @@ def default_folder() -> Path:
     try:
         cache = Path(base) if base else Path.home() / ".cache"
     except RuntimeError:  # a user without a home, as in some containers
-        cache = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+        cache = _private(Path(tempfile.gettempdir()) / f"cache-{os.getuid()}")
     return cache / "llmperf" / "opencl-probes"
+
+
+def _private(folder: Path) -> Path:
+    """Return ``folder``, or a folder of this process alone if others may write to ``folder``."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return folder
+    mine = Path(tempfile.mkdtemp(prefix="llmperf-cache-"))
+    atexit.register(shutil.rmtree, mine, ignore_errors=True)
+    return mine
 
 
 def fingerprint(candidate: Candidate) -> str:
@@ -94,13 +111,14 @@ class VerdictFile:
         with contextlib.ExitStack() as stack:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                lock = stack.enter_context(self._path.with_suffix(".lock").open("w"))
+                lock = open_lock_file(self._path.with_suffix(".lock"), create=True)
+                stack.callback(os.close, lock)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     wait()
                     fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:
+            except (OSError, UnfitFileError) as error:
                 _logger.info("trial verdicts are not shared: %s", error)
             yield
 

@@ -6,9 +6,11 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.holder import is_alive
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.files.filesystem import StoreError
@@ -37,9 +39,16 @@ def check_space(folder: Path) -> None:
     """Refuse a full disk: it makes compilers crash as a bad kernel does, and such rows are final.
 
     Raises:
-        StoreError: The scratch folder has no free space to compile in.
+        StoreError: The scratch folder has no free space to compile in, or is gone.
     """
-    free_bytes = shutil.disk_usage(folder).free
+    try:
+        free_bytes = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: the scratch folder cannot be used ({error.strerror}): nothing committed is "
+            "lost; set TMPDIR to a folder that no other program cleans up, and run the same "
+            "command again"
+        ) from None
     if free_bytes < FEWEST_FREE_BYTES:
         raise StoreError(
             f"no space left to compile in {folder} "
@@ -55,16 +64,20 @@ def _is_left_over(folder: Path, holder: Holder) -> bool:
         owner = Holder(
             host=holder.host, boot_id=holder.boot_id, pid=int(pid), start_ticks=int(start_ticks)
         )
-        is_ours = folder.stat().st_uid == os.getuid()
+        found = folder.stat()
     except (ValueError, OSError):  # another program's folder, or one just removed
         return False
-    boot = world[: len(holder.boot_id[:8])]
-    if boot != holder.boot_id[:8]:
-        return is_ours
+    host, boot = (_world(holder).split("x")[number] for number in (0, 1))
+    if found.st_uid != os.getuid() or world.split("x")[0] != host:
+        return False  # hosts may share this folder, and another host's process may be alive
+    if world.split("x")[1:2] != [boot]:
+        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return found.st_mtime < booted_s  # else it is of another host of the same name
     # Pids of another container that shares this folder mean nothing here; only its boot id does.
-    return is_ours and world == _world(holder) and not is_alive(owner)
+    return world == _world(holder) and not is_alive(owner)
 
 
 def _world(holder: Holder) -> str:
-    """Return the host's boot id and the pid namespace, in which a pid is unique."""
-    return f"{holder.boot_id[:8]}x{Path('/proc/self/ns/pid').stat().st_ino}"
+    """Return the host, its boot id and the pid namespace, in which a pid is unique."""
+    host = sha256_hex(holder.host.encode())[:8]
+    return f"{host}x{holder.boot_id[:8]}x{Path('/proc/self/ns/pid').stat().st_ino}"

@@ -6,11 +6,15 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmperf.kept_analyses import KeptAnalyses
+from llmperf_common.analysis import Analysis, Extent, Polynomial
+from llmperf_common.files.outputs import OutputTaken
 from llmperf_common.store.tables.reader import open_dataset
 from tests.integration.collect.test_collect_replay import FAST, assert_clean
 from tests.support.collecting import (
@@ -212,20 +216,21 @@ def test_the_command_stores_the_analysis_and_collect_takes_it(tmp_path: Path) ->
 def test_an_interrupted_analysis_of_a_corpus_goes_on(tmp_path: Path) -> None:
     """Before, Ctrl-C and a full disk lost hours of analyses."""
     sources = write_kernels(tmp_path / "kernels", NAMES)
-    corpus, kept = tmp_path / "c.parquet", tmp_path / ".c.parquet.analyses"
+    corpus = tmp_path / "c.parquet"
     build = ("corpus", "build", sources, "--out", corpus, "--analyse", "--device")
     hanging = [{"kernel": "third", "action": "hang_analysis"}]
     analyses = [recorded(name) for name in NAMES]
-    device = replay_file(tmp_path / "hangs.json", analyses=analyses, behaviours=hanging)
+    device = replay_file(tmp_path / "r.json", analyses=analyses, behaviours=hanging)
     process = subprocess.Popen(llmperf_command(*build, device), stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: len(list(kept.glob("*.json"))) == 2)
+    wait_until(lambda: len(list(tmp_path.glob(".c.parquet.*.analyses/*.json"))) == 2)
+    (kept,) = tmp_path.glob(".c.parquet.*.analyses")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"finished analyses are kept in {kept}; the same command goes on" in err
     assert not corpus.exists()
     crashing = [{"kernel": name, "action": "crash_analysis"} for name in NAMES[:2]]
-    device = replay_file(tmp_path / "crashes.json", analyses=analyses, behaviours=crashing)
+    replay_file(tmp_path / "r.json", analyses=analyses, behaviours=crashing)
     done = llmperf(*build, device)
     assert done.code == 0, done.err
     assert "2 kernels were analysed before an interruption" in done.err
@@ -233,6 +238,33 @@ def test_an_interrupted_analysis_of_a_corpus_goes_on(tmp_path: Path) -> None:
         assert one.analysis is not None
         assert one.analysis.extent(0).validated, "of the first start, not of the crashing device"
     assert not kept.exists()
+
+
+def test_analyses_are_kept_for_one_user_device_and_kernel_only(tmp_path: Path) -> None:
+    """Before, files behind a link of that name were removed, and a stranger's analyses were taken."""
+    corpus = read_sources([write_kernels(tmp_path / "kernels", ["first"])])
+    (kernel,) = corpus.kernels
+    out, device = tmp_path / "c.parquet", replay_ref(tmp_path)
+    kept = KeptAnalyses(out, device)
+    extent = Extent(position=0, form=Polynomial(constant=1))
+    kept.write(kernel.kernel_id, Analysis(extents=(extent,), data_dependent=False))
+    assert KeptAnalyses(out, device).joined(corpus)[1] == 1
+    other = KeptAnalyses(out, replace(device, selector=f"{device.selector}-2"))
+    assert other.joined(corpus)[1] == 0, "another device"
+    foreign = replace(extent, position=9)
+    kept.write(kernel.kernel_id, Analysis(extents=(foreign,), data_dependent=False))
+    assert kept.joined(corpus)[1] == 0, "no argument of this kernel"
+    (kept.folder / "mine-v2.json").write_text("{}")
+    kept.remove(corpus)
+    assert [path.name for path in kept.folder.iterdir()] == ["mine-v2.json"]
+    kept.folder.chmod(0o777)
+    with pytest.raises(OutputTaken, match="open to other users"):
+        KeptAnalyses(out, device)
+    kept.folder.rename(tmp_path / "elsewhere")
+    kept.folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputTaken, match="is a link"):
+        KeptAnalyses(out, device)
+    assert (tmp_path / "elsewhere" / "mine-v2.json").exists()
 
 
 def test_a_device_without_an_analysis_to_make_is_a_usage_error(tmp_path: Path) -> None:

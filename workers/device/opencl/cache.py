@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import shutil
 import tempfile
 from pathlib import Path
+
+from llmperf_common.ids import sha256_hex
 
 _PREFIX = "llmperf-pocl-"
 
@@ -40,17 +43,18 @@ def remove_private_cache() -> None:
 
 
 def remove_dead_caches(root: Path) -> None:
-    """Remove the folders of processes that have ended without removing them."""
-    for folder in root.glob(f"{_PREFIX}{_pid_namespace()}-*"):
-        pid = folder.name.removeprefix(f"{_PREFIX}{_pid_namespace()}-").split("-")[0]
+    """Remove the folders of processes of this host that have ended without removing them."""
+    for folder in root.glob(f"{_PREFIX}{_world()}-*"):
+        pid = folder.name.removeprefix(f"{_PREFIX}{_world()}-").split("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _own_prefix() -> str:
-    return f"{_PREFIX}{_pid_namespace()}-{os.getpid()}-"
+    return f"{_PREFIX}{_world()}-{os.getpid()}-"
 
 
-def _pid_namespace() -> int:
-    """Return the id of the pid namespace, as containers may share /tmp but have their own pids."""
-    return Path("/proc/self/ns/pid").stat().st_ino
+def _world() -> str:
+    """Return the host and the pid namespace: hosts and containers may share /tmp, but not pids."""
+    host = sha256_hex(platform.node().encode())[:8]
+    return f"{host}x{Path('/proc/self/ns/pid').stat().st_ino}"

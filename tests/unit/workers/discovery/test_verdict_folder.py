@@ -1,0 +1,52 @@
+"""The folder of remembered verdicts where a user has no home: nobody else's folder is used."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from workers.discovery.candidates import Candidate, Source
+from workers.discovery.trial_verdicts import VerdictFile, default_folder
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder of a user without a home."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_without_a_home_the_folder_is_private(temporary: Path) -> None:
+    cache = temporary / f"cache-{os.getuid()}"
+    assert default_folder() == cache / "llmperf" / "opencl-probes"
+    assert cache.stat().st_mode & 0o077 == 0
+    cache.chmod(0o777)
+    assert not default_folder().is_relative_to(cache), "others may have written there"
+    cache.rmdir()
+    cache.symlink_to(temporary)
+    assert not default_folder().is_relative_to(cache)
+
+
+def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    precious = tmp_path / "thesis"
+    precious.write_text("precious")
+    candidate = Candidate(source=Source.SYSTEM_ICD, environment={"OCL_ICD_VENDORS": "/nowhere"})
+    file = VerdictFile(candidate, tmp_path / "verdicts")
+    (tmp_path / "verdicts").mkdir()
+    with file.alone(lambda: None):
+        pass
+    (lock,) = (tmp_path / "verdicts").glob("*.lock")
+    lock.unlink()
+    lock.symlink_to(precious)
+    with file.alone(lambda: None):
+        pass
+    assert precious.read_text() == "precious"
