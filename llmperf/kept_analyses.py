@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -24,6 +25,9 @@ from workers.device.interface import DeviceRef
 
 _CORPUS_BYTES, _BYTES_A_KERNEL = 2**20, 1024
 """Free space that a corpus needs: about half a kibibyte for each kernel of GitHub's corpus."""
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OWN_NAME = re.compile(r"[0-9a-f]{20}-v\d+\.json|\.new-\w+")
+"""Names of the files of ``AnalysisCache``, with those that a killed process leaves."""
 _FILE_BYTES = 4096
 """Space of one kept analysis: a block of the usual file systems."""
 
@@ -31,7 +35,7 @@ _FILE_BYTES = 4096
 class KeptAnalyses:
     """The folder of one corpus and one device, which only this user may write to.
 
-    ``close`` removes it if it is empty, ``remove`` with the analyses of the corpus' kernels.
+    ``close`` removes it if it is empty, ``remove`` with the analyses in it.
 
     Args:
         out: the corpus that will be written; links are followed.
@@ -49,10 +53,15 @@ class KeptAnalyses:
         name = f".{self._target.name}.{sha256_hex(place.encode())[:8]}.analyses"
         self.folder = self._target.with_name(name)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
+        try:
             self.folder.mkdir(mode=0o700)
+            is_new = True
+        except FileExistsError:
+            is_new = False
         found = self.folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        # Some file systems show other owners and modes than those that were asked for.
+        is_own = is_new or (found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE)
+        if not stat.S_ISDIR(found.st_mode) or not is_own:
             raise OutputTaken(
                 f"{self.folder} would keep the analyses, but is a link, no folder, or open to "
                 "other users: remove it, or name another --out"
@@ -96,10 +105,12 @@ class KeptAnalyses:
                 f"free, {needed_bytes:,} needed): free some space, or name another path",
             )
 
-    def remove(self, corpus: Corpus) -> None:
-        """Remove the analyses of the corpus' kernels, and the folder if it holds nothing else."""
-        for one in corpus.kernels:
-            self._cache.forget(one.kernel_id)
+    def remove(self) -> None:
+        """Remove all kept analyses, and the folder if it holds nothing else."""
+        for path in self.folder.iterdir():
+            if _OWN_NAME.fullmatch(path.name):
+                with contextlib.suppress(OSError):
+                    path.unlink()
         self.close()
 
     def close(self) -> None:

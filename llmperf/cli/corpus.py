@@ -137,12 +137,13 @@ def _write_analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
         with held_for_analysis(ref, report or nothing, str(out)):
             corpus = analyse_corpus(corpus, ref, progress=progress, keep=kept.write)
         write_corpus(out, corpus)
-        kept.remove(corpus)
     except KeyboardInterrupt:
         say(f"interrupted: finished analyses are kept in {kept.folder}; the same command goes on")
         raise
-    finally:
+    except BaseException:
         kept.close()
+        raise
+    kept.remove()
     return corpus
 
 

@@ -56,7 +56,7 @@ class AnalysisCache:
         if keep_s is not None:
             row["until_s"] = time.time() + keep_s
         with contextlib.suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
             try:
                 with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -64,11 +64,6 @@ class AnalysisCache:
                 os.replace(name, self._path(kernel_id))
             except OSError:
                 Path(name).unlink(missing_ok=True)
-
-    def forget(self, kernel_id: str) -> None:
-        """Remove the analysis of one kernel; do nothing if there is none."""
-        with contextlib.suppress(OSError):
-            self._path(kernel_id).unlink()
 
     def _path(self, kernel_id: str) -> Path:
         return self.folder / f"{kernel_id}-v{ANALYSIS_VERSION}.json"

@@ -32,8 +32,8 @@ from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.upkeep.rebuild import rebuild_manifest, tasks_by_shard
 
-_MOST_LETTERS = 180
-"""Letters of a dataset's path in the name of its ledger's folder."""
+_MOST_BYTES = 180
+"""Bytes of a dataset's path in the name of its ledger's folder."""
 _log = logging.getLogger(__name__)
 
 ATTACH_LOCK = "ledger/.attach.lock"
@@ -311,7 +311,8 @@ def ledger_folder(dataset: Path, state_folder: Path) -> Path:
         return dataset / "ledger"
     path = str(dataset.resolve())
     digest = sha256_hex(os.fsencode(path))[:8]
-    return state_folder / f"{path.strip('/').replace('/', '-')[-_MOST_LETTERS:]}-{digest}"
+    readable = os.fsencode(path.strip("/").replace("/", "-"))[-_MOST_BYTES:]
+    return state_folder / f"{os.fsdecode(readable)}-{digest}"
 
 
 def is_network_filesystem(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:

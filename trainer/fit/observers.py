@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmperf_common.files.replacing import replacing
 from trainer.interface import Progress
 
 LOG_FILE = "fit.jsonl"
@@ -79,9 +79,8 @@ class JsonLines:
     def __init__(self, path: Path, *, after_step: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for step, line in _lines(path) if step <= after_step]
-        beside = path.with_name(path.name + ".new")
-        beside.write_text("".join(kept), encoding="utf-8")
-        os.replace(beside, path)
+        with replacing(path) as beside:
+            beside.write_text("".join(kept), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
 
     def show(self, moment: Moment) -> None:

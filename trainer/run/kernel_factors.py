@@ -140,8 +140,13 @@ class KernelFactor:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not abs(value) <= _MOST_LOG2:
                 raise ValueError(f"{name}={value!r:.40} is no number up to {_MOST_LOG2:.0f}")
-        if not isinstance(self.num_launches, int):
-            raise ValueError(f"num_launches={self.num_launches!r:.40} is no number")
+        if min(self.sd_log2, self.scatter_log2) < 0:
+            raise ValueError("a spread below 0")
+        if not isinstance(self.num_launches, int) or self.num_launches < 1:
+            raise ValueError(f"num_launches={self.num_launches!r:.40} is no number of launches")
+        for text in (*self.key, *self.sample_ids):
+            if not isinstance(text, str):
+                raise ValueError(f"{text!r:.40} is no id")
 
     @property
     def key(self) -> KernelKey:

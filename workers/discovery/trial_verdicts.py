@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from llmperf_common.files.plain_files import UnfitFileError, open_lock_file
+from llmperf_common.files.replacing import replacing
 from workers.device.interface import DeviceRef
 from workers.discovery.candidates import AbsentSource, Candidate, Source
 from workers.discovery.cpu_model import read_cpu_model
@@ -68,7 +70,16 @@ def _private(folder: Path) -> Path:
         is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
         if is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return folder
-    mine = Path(tempfile.mkdtemp(prefix="llmperf-cache-"))
+    return _of_this_process(folder)
+
+
+@functools.cache
+def _of_this_process(otherwise: Path) -> Path:
+    """Return a folder that ends with this process; ``otherwise`` if none can be made."""
+    try:
+        mine = Path(tempfile.mkdtemp(prefix="llmperf-cache-"))
+    except OSError:
+        return otherwise / "unusable"
     atexit.register(shutil.rmtree, mine, ignore_errors=True)
     return mine
 
@@ -154,10 +165,9 @@ class VerdictFile:
                 for one in verdict.devices
             ],
         }
-        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            temporary.write_text(json.dumps(content), encoding="utf-8")
-            temporary.replace(self._path)
+            with replacing(self._path) as temporary:
+                temporary.write_text(json.dumps(content), encoding="utf-8")
             self._remove_old(now_s)
         except OSError as error:
             _logger.info("a trial verdict is not remembered: %s", error)

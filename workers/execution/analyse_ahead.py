@@ -175,7 +175,8 @@ def _analysed(
                 pool.step(_POLL_S)
                 finished = pool.take_finished()
                 num_left -= len(finished)
+                if finished:
+                    check_space(scratch)  # a full disk makes good kernels fail
                 yield from finished
-                check_space(scratch)
         finally:
             pool.close()

@@ -47,7 +47,7 @@ class Child:
     def __init__(
         self, module: str, argument: str, *, environment: Mapping[str, str], scratch: Path
     ) -> None:
-        scratch.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir(exist_ok=True)  # a parent that has vanished must not come back empty
         self.scratch = scratch
         self.last_heard_s = time.monotonic()
         self._was_ending = False

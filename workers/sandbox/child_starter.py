@@ -16,6 +16,7 @@ from pathlib import Path
 from workers.device.interface import DeviceRef
 from workers.sandbox.child import CACHE_FOLDER, Child
 from workers.sandbox.processors import for_work_ahead
+from workers.sandbox.scratch import check_space
 
 _SEED_FOLDER = "cache-seed"
 _FEW_THREADS = {"POCL_MAX_PTHREAD_COUNT": "2", "POCL_CPU_MAX_CU_COUNT": "2"}
@@ -50,7 +51,11 @@ class ChildStarter:
             name: name of the child's scratch folder.
             ref: the device.
             beside_timing: whether it works while another child times, which it must not slow down.
+
+        Raises:
+            StoreError: The scratch folder is full or gone, so the child would fail.
         """
+        check_space(self._scratch)
         # The ends of earlier children have been reported by now, so their folders are not needed.
         for ended in [child for child in self._started if child.has_ended]:
             shutil.rmtree(ended.scratch, ignore_errors=True)

@@ -17,7 +17,8 @@ from llmperf_common.store.files.filesystem import StoreError
 
 FEWEST_FREE_BYTES = 8 * 2**20
 """Bytes of free space that the binaries and compiler caches of a few kernels need."""
-_PREFIX = "llmperf-scratch-"
+_PREFIX = "llmperf-scratch2-"
+"""Another prefix than that of names without a host, which older releases would remove."""
 
 
 @contextlib.contextmanager

@@ -120,8 +120,9 @@ def count_all(
                 pool.step(_POLL_S)
                 finished = pool.take_finished()
                 num_open -= len(finished)
+                if finished:
+                    check_space(scratch)  # a full disk makes good kernels fail
                 yield from finished
-                check_space(scratch)
         finally:
             pool.close()
 

@@ -255,11 +255,14 @@ def test_analyses_are_kept_for_one_user_device_and_kernel_only(tmp_path: Path) -
     kept.write(kernel.kernel_id, Analysis(extents=(foreign,), data_dependent=False))
     assert kept.joined(corpus)[1] == 0, "no argument of this kernel"
     (kept.folder / "mine-v2.json").write_text("{}")
-    kept.remove(corpus)
+    (kept.folder / ".new-x1_").write_text("{")
+    kept.remove()
     assert [path.name for path in kept.folder.iterdir()] == ["mine-v2.json"]
     kept.folder.chmod(0o777)
     with pytest.raises(OutputTaken, match="open to other users"):
         KeptAnalyses(out, device)
+    kept.folder.chmod(0o700)
+    assert KeptAnalyses(out, device).folder == kept.folder
     kept.folder.rename(tmp_path / "elsewhere")
     kept.folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OutputTaken, match="is a link"):

@@ -9,6 +9,7 @@ Must run before OpenCL is loaded, because PoCL reads the variable once.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import platform
 import shutil
@@ -43,7 +44,7 @@ def remove_private_cache() -> None:
 
 
 def remove_dead_caches(root: Path) -> None:
-    """Remove the folders of processes of this host that have ended without removing them."""
+    """Remove the folders of this boot's processes that have ended without removing them."""
     for folder in root.glob(f"{_PREFIX}{_world()}-*"):
         pid = folder.name.removeprefix(f"{_PREFIX}{_world()}-").split("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
@@ -55,6 +56,14 @@ def _own_prefix() -> str:
 
 
 def _world() -> str:
-    """Return the host and the pid namespace: hosts and containers may share /tmp, but not pids."""
+    """Return the host, its boot and the pid namespace, as hosts and containers may share /tmp."""
     host = sha256_hex(platform.node().encode())[:8]
-    return f"{host}x{Path('/proc/self/ns/pid').stat().st_ino}"
+    return f"{host}x{_boot_id()}x{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+@functools.cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    except OSError:
+        return "none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -17,7 +18,9 @@ def test_the_file_appears_at_the_end_and_a_failure_changes_nothing(tmp_path: Pat
         partial.write_text("new")
         assert not target.exists()
     assert target.read_text() == "new"
-    assert stat.S_IMODE(target.stat().st_mode) & 0o600 == 0o600
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask, "others may read what they may"
 
     def fail() -> None:
         with replacing(target) as partial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ def test_datasets_on_a_network_file_system_never_share_one(
 ) -> None:
     """Before, /x/p-q and /x/p/q had one folder, and one of two runs ended with nothing collected."""
     monkeypatch.setattr(attach, "is_network_filesystem", lambda _path: True)
-    paths = [tmp_path / "p-q", tmp_path / "p" / "q", tmp_path / ("long/" * 100)]
+    paths = [tmp_path / "p-q", tmp_path / "p" / "q", tmp_path / ("\u9577\u3044/" * 100)]
     folders = [ledger_folder(path, tmp_path / "state") for path in paths]
     assert len(set(folders)) == 3
-    assert all(one.parent == tmp_path / "state" and len(one.name) < 255 for one in folders)
+    assert all(
+        one.parent == tmp_path / "state" and len(os.fsencode(one.name)) < 255 for one in folders
+    )
     assert folders == [ledger_folder(path, tmp_path / "state") for path in paths]
