@@ -13,7 +13,14 @@ import pytest
 from llmperf.exits import Exit
 from llmperf_common.store.tables.reader import open_dataset
 from tests.integration.conftest import Collected, Trained
-from tests.support.collecting import Collect, llmperf_command, run_llmperf, write_kernels
+from tests.support.collecting import (
+    Collect,
+    llmperf_command,
+    replay_file,
+    run_llmperf,
+    wait_until,
+    write_kernels,
+)
 from tests.support.in_process import Done, assert_refused, llmperf
 
 GOOD = "__kernel void good(__global float *x) { x[get_global_id(0)] = 1; }"
@@ -224,6 +231,29 @@ def test_a_full_scratch_disk_is_not_taken_for_bad_kernels(
     assert_refused(of(done), Exit.BAD_INPUT, "no space left to compile in", "set TMPDIR")
     assert collect(corpus, tmp_path / "out", replay).code == 0
     assert rows(tmp_path / "out") == {"k.cl": ["ok"] * 2}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_scratch_folder_that_vanishes_is_not_taken_for_bad_kernels(tmp_path: Path) -> None:
+    """Another host removed it: before, the kernels that followed failed for good."""
+    corpus = write_kernels(tmp_path / "kernels", [f"k{index}" for index in range(8)])
+    device = replay_file(
+        tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.05}]
+    )
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    options = (*FEWEST, "--samples-per-kernel", "8", "--set", "store.commit_interval_s=0")
+    command = Collect(corpus, tmp_path / "data", device, options, {"TMPDIR": str(temporary)})
+    process = command.start()
+    wait_until(lambda: bool(list((tmp_path / "data").glob("samples/*.parquet"))))
+    for folder in temporary.glob("llmperf-scratch*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    out, err = process.communicate(timeout=100)
+    ended = Done(code=process.returncode, out=out, err=err)
+    assert_refused(ended, Exit.BAD_INPUT, "the scratch folder cannot be used", "set TMPDIR")
+    assert command.run().returncode == 0
+    assert rows(tmp_path / "data") == {f"k{index}.cl": ["ok"] * 8 for index in range(8)}
 
 
 @pytest.mark.opencl

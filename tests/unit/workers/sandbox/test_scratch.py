@@ -13,6 +13,9 @@ import pytest
 
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.store.files.filesystem import StoreError
+from workers.device.interface import DeviceRef
+from workers.sandbox.child import Child
+from workers.sandbox.child_starter import ChildStarter
 from workers.sandbox.scratch import check_space, scratch_folder
 
 
@@ -62,3 +65,14 @@ def test_folders_of_dead_processes_and_of_earlier_boots_go(shared: Path) -> None
 def test_a_folder_that_is_gone_ends_the_run_like_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot be used .*nothing committed is lost; set TMPDIR"):
         check_space(tmp_path / "gone")
+
+
+def test_no_child_starts_where_the_scratch_folder_is_gone(tmp_path: Path) -> None:
+    """Before, the first child made the folder again, and the binaries of earlier ones were lost."""
+    gone = tmp_path / "gone"
+    ref = DeviceRef(selector="replay:x", platform="", name="", environment={})
+    with pytest.raises(StoreError, match="cannot be used"):
+        ChildStarter(gone).start("workers.measure.run_child", "run", ref)
+    with pytest.raises(FileNotFoundError):
+        Child("workers.measure.run_child", "{}", environment={}, scratch=gone / "run")
+    assert not gone.exists()
