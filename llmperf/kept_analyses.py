@@ -26,7 +26,7 @@ from workers.device.interface import DeviceRef
 _CORPUS_BYTES, _BYTES_A_KERNEL = 2**20, 1024
 """Free space that a corpus needs: about half a kibibyte for each kernel of GitHub's corpus."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_OWN_NAME = re.compile(r"[0-9a-f]{20}-v\d+\.json|\.new-\w+")
+_OWN_NAME = re.compile(r"[0-9a-f]{20}-v\d+\.json|\.llmperf-\w+\.partial")
 """Names of the files of ``AnalysisCache``, with those that a killed process leaves."""
 _FILE_BYTES = 4096
 """Space of one kept analysis: a block of the usual file systems."""

@@ -137,11 +137,10 @@ def _write_analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
         with held_for_analysis(ref, report or nothing, str(out)):
             corpus = analyse_corpus(corpus, ref, progress=progress, keep=kept.write)
         write_corpus(out, corpus)
-    except KeyboardInterrupt:
-        say(f"interrupted: finished analyses are kept in {kept.folder}; the same command goes on")
-        raise
-    except BaseException:
+    except BaseException as error:
         kept.close()
+        if isinstance(error, KeyboardInterrupt) and kept.folder.exists():
+            say(f"finished analyses are kept in {kept.folder}; the same command goes on")
         raise
     kept.remove()
     return corpus

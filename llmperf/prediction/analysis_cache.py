@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
+from llmperf_common.files.replacing import replacing
 from llmperf_common.store.tables.analysis_rows import analysis_columns, analysis_from_row
 from workers.corpus.foreign_kernel import check_analysis
 
@@ -57,13 +56,8 @@ class AnalysisCache:
             row["until_s"] = time.time() + keep_s
         with contextlib.suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    json.dump(row, file)
-                os.replace(name, self._path(kernel_id))
-            except OSError:
-                Path(name).unlink(missing_ok=True)
+            with replacing(self._path(kernel_id)) as partial:
+                partial.write_text(json.dumps(row), encoding="utf-8")
 
     def _path(self, kernel_id: str) -> Path:
         return self.folder / f"{kernel_id}-v{ANALYSIS_VERSION}.json"

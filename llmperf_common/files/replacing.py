@@ -13,8 +13,8 @@ from pathlib import Path
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a new, empty file beside ``target``, which takes the place of ``target`` at the end.
 
-    If the block fails, the file is removed and ``target`` stays. Nobody can know the file's name
-    beforehand, and it never existed before, so no link leads writing astray.
+    If the block fails, the file is removed and ``target`` stays. The file's name is random and must
+    not exist, so a link that another user has made cannot redirect the writing.
 
     Raises:
         OSError: The file cannot be created or moved.

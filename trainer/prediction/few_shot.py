@@ -138,7 +138,7 @@ def fit_few_shot(launches: Launches, *, level: float, source: str, seed: int = 0
     for number in NUM_LAUNCHES:
         scores, owners = [], []
         for _ in range(_DRAWS):
-            rank = _rank_within(launches.kernel, generator)
+            rank = rank_within(launches.kernel, generator)
             enough = np.bincount(launches.kernel)[launches.kernel] > number
             for fold, (fold_weights, fold_noise) in enumerate(priors):
                 inside = (folds == fold) & enough
@@ -236,7 +236,7 @@ def _prior(weights: Floats) -> Floats:
 
 def _fit_prior(launches: Launches, generator: np.random.Generator) -> tuple[Floats, float]:
     """Return the mixture's weights and the noise that maximise the likelihood of the launches."""
-    few = _rank_within(launches.kernel, generator) < _FIT_LAUNCHES
+    few = rank_within(launches.kernel, generator) < _FIT_LAUNCHES
     codes, first, kernel = np.unique(launches.kernel[few], return_index=True, return_inverse=True)
     part = launches.take(np.flatnonzero(few))
     # Each family has the same weight, whatever its number of kernels is.
@@ -288,7 +288,7 @@ def _scores(
     return np.abs(error) / expected_error(own_noise, slope, known.sd[kernel]), held_out
 
 
-def _rank_within(kernel: Codes, generator: np.random.Generator) -> Codes:
+def rank_within(kernel: Codes, generator: np.random.Generator) -> Codes:
     """Return each row's place in a random order of its kernel's rows, from 0 on, shape (n,)."""
     order = np.lexsort((generator.random(len(kernel)), kernel))
     _, first = np.unique(kernel[order], return_index=True)
@@ -305,6 +305,20 @@ def _folds(family: Codes, generator: np.random.Generator) -> Codes:
     if len(codes) < _FEWEST_FAMILIES:
         fold[:] = 0
     return np.asarray(fold[index], dtype=np.int64)
+
+
+def launches_of(rows: pa.Table, floors_ns: Mapping[str, float]) -> Launches:
+    """Return the launches of rows of schema ``PREDICTIONS``; ``floors_ns`` as below."""
+    kernels = [rows.column(name).to_pylist() for name in ("kernel_id", "device_class")]
+    log2_predicted = np.log2(rows.column("predicted_ns").to_numpy())
+    floor = np.array([floors_ns.get(name, 0.0) for name in kernels[1]])
+    return Launches(
+        log2_measured=np.log2(rows.column("median_ns").to_numpy()),
+        log2_predicted=log2_predicted,
+        share=work_share(log2_predicted, floor),
+        kernel=encode(*kernels),
+        family=encode(rows.column("family_id").to_pylist()),
+    )
 
 
 def few_shot_of_predictions(
@@ -332,16 +346,7 @@ def few_shot_of_predictions(
     rows = own.filter(pc.is_in(own.column("split"), pa.array([part.value for part in wanted])))
     if len(rows) == 0:
         raise BadInput(f"no prediction of {model} on the calibration part: train the run again")
-    kernels = [rows.column(name).to_pylist() for name in ("kernel_id", "device_class")]
-    log2_predicted = np.log2(rows.column("predicted_ns").to_numpy())
-    floor = np.array([floors_ns.get(name, 0.0) for name in kernels[1]])
-    launches = Launches(
-        log2_measured=np.log2(rows.column("median_ns").to_numpy()),
-        log2_predicted=log2_predicted,
-        share=work_share(log2_predicted, floor),
-        kernel=encode(*kernels),
-        family=encode(rows.column("family_id").to_pylist()),
-    )
+    launches = launches_of(rows, floors_ns)
     return fit_few_shot(launches, level=level, source=_named(wanted))
 
 

@@ -7,17 +7,14 @@ or gone the next time. If the cache folder is not writable, each process tries t
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import fcntl
-import functools
 import hashlib
 import importlib.metadata
 import json
 import logging
 import os
-import shutil
 import stat
 import tempfile
 import time
@@ -63,25 +60,14 @@ def default_folder() -> Path:
 
 
 def _private(folder: Path) -> Path:
-    """Return ``folder``, or a folder of this process alone if others may write to ``folder``."""
+    """Return ``folder``; if others may write to it, a place where nothing can be remembered."""
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
         is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
         if is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return folder
-    return _of_this_process(folder)
-
-
-@functools.cache
-def _of_this_process(otherwise: Path) -> Path:
-    """Return a folder that ends with this process; ``otherwise`` if none can be made."""
-    try:
-        mine = Path(tempfile.mkdtemp(prefix="llmperf-cache-"))
-    except OSError:
-        return otherwise / "unusable"
-    atexit.register(shutil.rmtree, mine, ignore_errors=True)
-    return mine
+    return Path(os.devnull)
 
 
 def fingerprint(candidate: Candidate) -> str:

@@ -225,7 +225,7 @@ def test_peaks_are_plausible_and_quick(session: Session) -> None:
     before = affinities()
     start = time.monotonic()
     device = session.measure_peaks()
-    assert time.monotonic() - start < 30, "5 s and eight rounds, beside other tests"
+    assert time.monotonic() - start < 30, "beside other tests; alone, a slow test wants 10 s"
     assert device.peak_dram_gbps is not None
     assert 1 < device.peak_dram_gbps < 1000
     assert device.peak_l2_gbps is not None
@@ -248,7 +248,9 @@ def test_peaks_are_plausible_and_quick(session: Session) -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_a_busy_process_beside_us_does_not_halve_the_peaks(session: Session) -> None:
     """On two cores three of eight starts gave 117 instead of 231 GFLOP/s before."""
+    start = time.monotonic()
     alone = session.measure_peaks()
+    assert time.monotonic() - start < 10
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         beside = [session.measure_peaks() for _ in range(3)]
@@ -638,7 +640,7 @@ def test_an_endless_kernel_ends_by_sigkill_at_once(ref: DeviceRef) -> None:
         start = time.monotonic()
         child.send_signal(signal.SIGKILL)
         assert child.wait(timeout=10) == -signal.SIGKILL
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 2
         assert "result" not in child.stdout.read()
 
 

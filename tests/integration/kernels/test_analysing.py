@@ -255,7 +255,7 @@ def test_analyses_are_kept_for_one_user_device_and_kernel_only(tmp_path: Path) -
     kept.write(kernel.kernel_id, Analysis(extents=(foreign,), data_dependent=False))
     assert kept.joined(corpus)[1] == 0, "no argument of this kernel"
     (kept.folder / "mine-v2.json").write_text("{}")
-    (kept.folder / ".new-x1_").write_text("{")
+    (kept.folder / ".llmperf-0a1b.partial").write_text("{")
     kept.remove()
     assert [path.name for path in kept.folder.iterdir()] == ["mine-v2.json"]
     kept.folder.chmod(0o777)

@@ -1,4 +1,4 @@
-"""The folder of remembered verdicts where a user has no home: nobody else's folder is used."""
+"""The folder of remembered verdicts where a user has no home: only a private folder is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from workers.discovery.candidates import Candidate, Source
+from workers.discovery.runtime_trial import RuntimeVerdict
 from workers.discovery.trial_verdicts import VerdictFile, default_folder
+
+CANDIDATE = Candidate(source=Source.SYSTEM_ICD, environment={"OCL_ICD_VENDORS": "/nowhere"})
 
 
 @pytest.fixture
@@ -34,13 +37,18 @@ def test_without_a_home_the_folder_is_private(temporary: Path) -> None:
     cache.rmdir()
     cache.symlink_to(temporary)
     assert not default_folder().is_relative_to(cache)
+    file = VerdictFile(CANDIDATE, default_folder())
+    file.write(RuntimeVerdict(devices=(), absent=None, ended_itself=True))
+    assert file.read() is None, "nothing is remembered, and nothing fails"
+    with file.alone(lambda: None):
+        pass
+    assert list(temporary.iterdir()) == [cache]
 
 
 def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     precious = tmp_path / "thesis"
     precious.write_text("precious")
-    candidate = Candidate(source=Source.SYSTEM_ICD, environment={"OCL_ICD_VENDORS": "/nowhere"})
-    file = VerdictFile(candidate, tmp_path / "verdicts")
+    file = VerdictFile(CANDIDATE, tmp_path / "verdicts")
     (tmp_path / "verdicts").mkdir()
     with file.alone(lambda: None):
         pass
