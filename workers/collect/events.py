@@ -37,8 +37,10 @@ ON_EVERY_LINE = (
 EVENT_KINDS: dict[str, tuple[str, str]] = {
     "claimed": ("task_id, kernel, device_class, token, attempt", "A task was leased."),
     "timed": (
-        "task_id, sent_s, loaded_s, turns, buffers_s, processor, decades",
-        "A task has left the device. `sent_s`, `loaded_s`: when the task was sent and loaded; "
+        "task_id, planned_s, checked_s, built_s, sent_s, loaded_s, turns, buffers_s, processor, decades",
+        "A task has left the device. Seconds of the host's monotonic clock: `planned_s`, when it "
+        "had its launch configs, `checked_s`, when its access check had ended (null: none), "
+        "`built_s`, `sent_s` and `loaded_s`, when it was built, sent to a child and loaded there; "
         "`turns`: the spans in which it held the device; `buffers_s`: how much of these spans "
         "went to buffers; `processor`: the host's processor that issued the launches (null: any); "
         "`decades`: for each decade of the median the number of configs, their wall time and "

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from workers.config import WALL_BUDGET_FACTOR, CollectConfig
 from workers.sandbox.processors import SET_ASIDE
 
-GPU_RUN_CHILDREN = 4
+GPU_RUN_CHILDREN = 6
 """Number of run children of a GPU: one holds the device, one has loaded a program and waits, one
-loads a program, and one starts after a fault."""
+loads a program, and the others start after faults. A start takes 1.8 s on a host with one GPU at
+work, and 5 s beside three others (H200)."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """Number of launches of a config that may each last ``timing.max_launch_ms``: the first, one warm,

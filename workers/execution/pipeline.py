@@ -40,6 +40,8 @@ from workers.sandbox.scratch import check_space
 _WARM_COMPILERS = 2
 """Compile children that start before the first task is known; the others start when needed."""
 _WARM_ACCESS_CHECKERS = 8
+_ENDING_POLL_S = 0.01
+"""Seconds between two looks at a killed run child that has not ended yet."""
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -219,6 +221,8 @@ class DevicePipeline:
         by_descriptor = {child.fileno(): child for child in self._children()}
         if self._finished:
             timeout_s = 0.0
+        elif self._slot.is_ending:
+            timeout_s = min(timeout_s, _ENDING_POLL_S)
         for descriptor in _readable(list(by_descriptor), timeout_s):
             child = by_descriptor[descriptor]
             if child in self._slot.children():
@@ -302,6 +306,7 @@ class DevicePipeline:
 
     def _begin(self, state: TaskState) -> None:
         """Pass a planned task to its pools; finish one without a launchable config at once."""
+        state.trace.planned_s = time.monotonic()
         if state.configs[0].global_size:
             if wants_trial(state, can_try=self._can_try(state), spares=self._checks_access):
                 self._access_checkers.submit(state)
@@ -314,8 +319,11 @@ class DevicePipeline:
     def _take_over(self) -> None:
         for state in self._analysers.take_finished():
             self._begin(state)
-        self._access_checkers.take_finished()
-        self._built += self._compilers.take_finished()
+        for state in self._access_checkers.take_finished():
+            state.trace.checked_s = time.monotonic()
+        for state in (built := self._compilers.take_finished()):
+            state.trace.built_s = time.monotonic()
+        self._built += built
         # Tasks whose configs would all leave their buffers are not built, and tasks whose builds
         # have failed are not checked.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from llmperf_common.failures import CensorReason, Failure, FailureCode
@@ -43,6 +44,9 @@ _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
 """Deaths in a row between taking the device lock and a first launch: then the device is lost."""
+_SHORT_END_S = 0.01
+"""Seconds to wait for a killed child at once. A GPU's driver takes 0.1 s and more to end a context,
+up to 2 s on a host with busy cards. Other lanes go on during that time."""
 
 
 class RunLane:
@@ -85,6 +89,8 @@ class RunLane:
         self._binary_path = Path()
         self._sentinel = False
         self._finished: list[TaskState] = []
+        self._ending: tuple[Child, Callable[[], None]] | None = None
+        """A killed child that may hold the device, and what follows its end."""
 
     def use_device(self, device: Device) -> None:
         """Set the device's record, with peaks, for the checks of times; tasks may come now."""
@@ -119,6 +125,9 @@ class RunLane:
 
     def check_deadlines(self, now_s: float) -> None:
         """Kill a silent child; end a task that takes too long."""
+        if self._ending is not None:
+            self._follow_ending()
+            return
         child, state, limit_s = self.child.current, self.state, self._limits.task_timeout_s
         patience = patience_in(self._phase, self._limits, self._timing)
         if child is None or patience is None:
@@ -130,8 +139,12 @@ class RunLane:
             if spent_s > limit_s:
                 detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
                 state.record_rest(out_of_time(detail))
-                self._drop_from_device()
-                self._finish()
+                self._end_on_device(self._finish)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a killed child may still hold the device."""
+        return self._ending is not None
 
     @property
     def has_begun(self) -> bool:
@@ -144,8 +157,15 @@ class RunLane:
     def take_back(self) -> TaskState | None:
         """Return the task in hand to the owner and kill its child."""
         state, self.state = self.state, None
-        self.child.drop()
+        self.close()
         return state
+
+    def close(self) -> None:
+        """Kill the lane's child and wait for its end."""
+        if self._ending is not None:
+            (child, _), self._ending = self._ending, None
+            child.kill()
+        self.child.drop()
 
     def take_finished(self) -> list[TaskState]:
         """Return the tasks finished since the last call."""
@@ -198,8 +218,7 @@ class RunLane:
         state.record(index, message.outcome, launch_ns=launch_ns, window_s=window_s)
         if message.sticky:
             self._index = index
-            self._drop_from_device()
-            self._after_fault()
+            self._end_on_device(self._after_fault)
 
     def _run_done(self, message: RunDone) -> None:
         state = self.state
@@ -221,23 +240,28 @@ class RunLane:
 
     def _load_failed(self, message: LoadFailed) -> None:
         if message.sticky:
-            self._drop_from_device()
+            self._end_on_device(partial(self._fail_unstarted, message.load_failure))
         else:
             self._phase = Phase.IDLE
-        self._fail_unstarted(message.load_failure)
+            self._fail_unstarted(message.load_failure)
 
     def _died(self, used_up: Patience | None = None) -> None:
         """Charge the death by the rule of its phase, then continue with the open configs."""
-        child, phase, state = self.child.current, self._phase, self.state
+        child, phase = self.child.current, self._phase
         assert child is not None, "no child that died"
+        charge = partial(self._charge_death, child, phase, used_up)
+        if phase in ON_DEVICE:
+            self._end_on_device(charge)
+            return
         if phase is Phase.STARTING:
             self.child.drop_failed_start(self._report)
-        elif phase in ON_DEVICE:
-            self._drop_from_device()
         else:
             self.child.drop()
-        if state is None:
-            return
+        if self.state is not None:
+            charge()
+
+    def _charge_death(self, child: Child, phase: Phase, used_up: Patience | None) -> None:
+        """Apply the rule of the phase in which a child, which has ended, died."""
         rule, detail = DEATH_RULES[phase], self._death_detail(child, used_up)
         if rule.charged is Charged.NOTHING:
             self._go_on()
@@ -327,17 +351,29 @@ class RunLane:
         state.give_up_hopeless()
         self._go_on_or_finish()
 
-    def _drop_from_device(self) -> None:
-        """End a child that may hold the device; raise DeviceLostError if the card is unsound.
+    def _end_on_device(self, then: Callable[[], None]) -> None:
+        """Kill a child that may hold the device, and do ``then`` when it has ended.
 
-        Then another device times all configs of the task in hand, also those that were timed here.
+        Raises:
+            DeviceLostError: The child has ended and the card is unsound. Then another device times
+                all configs of the task in hand, also those that were timed here.
         """
-        self.child.drop()
+        self._ending = (self.child.begin_drop(), then)
+        self._follow_ending(_SHORT_END_S)
+
+    def _follow_ending(self, wait_s: float = 0.0) -> None:
+        """If the killed child has ended, check the card and go on; raises DeviceLostError."""
+        assert self._ending is not None, "no child is ending"
+        child, then = self._ending
+        if not child.has_gone(wait_s):
+            return
+        self._ending = None
         assert self.device is not None, "use_device() comes first"
         problems = problems_of(self.device)
         if problems:
             what = f"{self.device.name} is not sound after a process died on it"
             raise DeviceLostError(f"{what}: {'; '.join(problems)}")
+        then()
 
     def _fail_unstarted(self, failure: Failure) -> None:
         """Record that the kernel cannot be loaded, for its open configs or as its only row."""

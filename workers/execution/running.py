@@ -1,8 +1,8 @@
 """The run slot: the tasks on one device, each in a lane whose child may die at any moment.
 
 Decides which lane takes the next task. On a GPU several lanes load programs side by side and hold
-the device's lock in turn, so the device never waits for a load, and after a fault it never waits
-for a new context. A CPU device has one lane.
+the device's lock in turn, so the device seldom waits for a load or, after a fault, for a new
+context. A CPU device has one lane.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from workers.sandbox.child import Child
 from workers.sandbox.run_children import ChildStartError
 
 _logger = logging.getLogger(__name__)
+
+_MOST_AT_WORK = 4
+"""Maximum number of started children with a task. Each of them may allocate buffers
+(``_AHEAD_SHARE`` in ``opencl/buffers.py``); the other started children wait for a death."""
 
 
 class RunSlot:
@@ -69,8 +73,17 @@ class RunSlot:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether a lane is free for a task."""
-        return any(lane.state is None for lane in self._lanes)
+        """Whether a lane may take a task now."""
+        free = [lane for lane in self._lanes if lane.state is None]
+        if any(lane.child.is_ready for lane in free):
+            busy = [lane for lane in self._lanes if lane.state is not None and lane.child.is_ready]
+            return len(busy) < _MOST_AT_WORK
+        return bool(free) and len(self.states) < _MOST_AT_WORK
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a killed child has not ended yet; ``check_deadlines`` goes on when it has."""
+        return any(lane.is_ending for lane in self._lanes)
 
     def open_device(self, *, measure_peaks: bool) -> Device:
         """Start a child, wait for it, and return the device (with its peaks if asked for).
@@ -155,4 +168,4 @@ class RunSlot:
     def close(self) -> None:
         """Kill every child."""
         for lane in self._lanes:
-            lane.child.drop()
+            lane.close()

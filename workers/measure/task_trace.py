@@ -63,6 +63,11 @@ class TaskTrace:
     """
 
     num_warmups: int
+    planned_s: float | None = None
+    """When the task had its launch configs, so that its access check and its build could begin."""
+    checked_s: float | None = None
+    """When its access check had ended; None if there was none."""
+    built_s: float | None = None
     sent_s: float | None = None
     loaded_s: float | None = None
     holds: list[tuple[float, float]] = field(default_factory=list)
@@ -120,6 +125,9 @@ class TaskTrace:
         wall time in s and their launch time in s.
         """
         return {
+            "planned_s": self.planned_s,
+            "checked_s": self.checked_s,
+            "built_s": self.built_s,
             "sent_s": self.sent_s,
             "loaded_s": self.loaded_s,
             "turns": self.holds,

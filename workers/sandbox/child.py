@@ -134,11 +134,24 @@ class Child:
 
     def kill(self) -> None:
         """Kill the child and all processes that it has started, and wait for its end."""
+        self.begin_kill()
+        self._process.wait()
+        self._channel.socket.close()
+
+    def begin_kill(self) -> None:
+        """Kill the child and all processes that it has started; ``has_gone`` tells its end."""
         self._was_ending = self._was_ending or _is_ending(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+
+    def has_gone(self, wait_s: float = 0.0) -> bool:
+        """Return whether the child has ended after ``begin_kill``; wait at most ``wait_s`` s."""
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return False
         self._channel.socket.close()
+        return True
 
     def describe_end(self) -> str:
         """Return how the child ended, with the end of its stderr; call it after ``kill``."""

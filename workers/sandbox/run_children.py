@@ -69,6 +69,14 @@ class RunChild:
             self.current = None
         self.is_ready = False
 
+    def begin_drop(self) -> Child:
+        """Kill the current child and return it without waiting for its end."""
+        child = self.current
+        assert child is not None, "no child to drop"
+        child.begin_kill()
+        self.current, self.is_ready = None, False
+        return child
+
     def drop_failed_start(self, report: str) -> None:
         """Kill the current child, which ended or was silent before it had opened its device.
 

@@ -73,6 +73,8 @@ def run_slot(
     **limits: float,
 ) -> RunSlot:
     config = CollectConfig()
+    if not child_per_task:
+        limits.setdefault("num_run_children", 4)
     return RunSlot(
         start_child=start,
         limits=replace(limits_on(config, gpu=False, shared=not child_per_task), **limits),
@@ -378,7 +380,7 @@ def test_a_lost_context_keeps_the_device_lock_until_it_is_gone(tmp_path: Path, p
 
 
 def test_a_lane_that_cannot_start_is_closed_where_another_works(tmp_path: Path, plan: Plan) -> None:
-    with slot(tmp_path, {"run-1": "none", "run-2": "none", "run-3": "none"}) as made:
+    with slot(tmp_path, {f"run-{number}": "none" for number in range(1, 4)}) as made:
         for index in (0, 1, 0):
             state = begin(made, plan, index, tmp_path)
             finished: list[TaskState] = []
@@ -439,3 +441,61 @@ def test_a_device_that_cannot_be_opened_is_lost_with_the_childs_words(tmp_path: 
     with pytest.raises(DeviceLostError, match="no_such_module"):
         made.open_device(measure_peaks=False)
     assert made.children() == []
+
+
+def test_other_lanes_go_on_while_a_killed_child_takes_long_to_end(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's driver takes up to two seconds to end a lost context; here the end is not yet seen."""
+    gone: list[Child] = []
+    has_gone = Child.has_gone
+    monkeypatch.setattr(
+        Child, "has_gone", lambda child, wait_s=0.0: child in gone and has_gone(child, wait_s)
+    )
+    with slot(tmp_path, {"run-0-0": "sticky"}) as made:
+        lost = begin(made, plan, 0, tmp_path)
+        child = made.children()[0]
+        while not made.is_ending:
+            drive_once(made)
+        assert child not in made.children()
+        other = begin(made, plan, 1, tmp_path)
+        assert drive(made, 1) == [other]
+        assert codes(other) == {"launch_error": 3}
+        assert made.states == [lost]
+        gone.append(child)
+        assert drive(made, 1) == [lost]
+        assert codes(lost) == {"device_fault": 1, "launch_error": 2}
+        assert not made.is_ending
+
+
+def test_lanes_beyond_the_fourth_replace_those_whose_children_start(
+    tmp_path: Path, plan: Plan
+) -> None:
+    with slot(tmp_path, {"run-0": "sticky", "run-1": "slow"}, num_run_children=6) as made:
+        wait_until(lambda: drive_once(made) == [] and all_ready(made))
+        for _ in range(4):
+            assert made.has_capacity
+            begin(made, plan, 0, tmp_path)
+        assert not made.has_capacity
+        while all_ready(made):
+            drive_once(made)
+        assert made.has_capacity
+        begin(made, plan, 1, tmp_path)
+        assert len(made.states) == 5
+
+
+def all_ready(made: RunSlot) -> bool:
+    return all(lane.child.is_ready for lane in made._lanes)
+
+
+def test_closing_waits_for_a_child_that_takes_long_to_end(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Child, "has_gone", lambda *_: False)
+    with slot(tmp_path, {"run-0-0": "sticky"}) as made:
+        begin(made, plan, 0, tmp_path)
+        child = made.children()[0]
+        wait_until(lambda: drive_once(made) == [] and made.is_ending)
+        was_running = not child.has_ended
+    assert was_running
+    assert child.has_ended
