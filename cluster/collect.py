@@ -122,7 +122,7 @@ def collect_on_cluster(
         if ledger != SQLITE or not hosts or slot.host in hosts:
             return None
         return (
-            "it is on another host, and --ledger sqlite serves one host: use "
+            "it is on another host, but --ledger sqlite serves one host only: use "
             "--ledger redis://HOST:PORT"
         )
 
@@ -170,7 +170,7 @@ def _opened(
     started_s: float,
     say: Callable[[str], None],
 ) -> tuple[Device, ...]:
-    """Wait until all actors have opened their devices, or until some have when the time is up."""
+    """Return the devices as soon as all actors have opened one, or those found when time is up."""
     deadline_s = started_s + config.cluster.start_timeout_s
     has_told = False
     while True:
@@ -225,7 +225,7 @@ def _absent_classes(plan: Plan, pool: ActorPool) -> list[str]:
 
 
 def _tell_shared(pool: ActorPool, say: Callable[[str], None]) -> None:
-    """Report devices that several actors use, as a CPU device that stands in for each Ray GPU."""
+    """Report devices that several actors use, such as a CPU device in place of several Ray GPUs."""
     used = Counter(
         (slot.node_id, device.device_uuid, device.name) for slot, device in pool.devices.items()
     )

@@ -52,8 +52,8 @@ class ClusterConfig(Node):
         5,
         ge=0,
         le=1000,
-        description="Drain a GPU when more than this many of its actors in a row die without "
-        "finishing a task.",
+        description="Drain a GPU (give it up for this run) when more than this many of its actors "
+        "in a row die without finishing a task.",
     )
     drain_throttled_share: float = Field(
         0.5,
@@ -66,22 +66,22 @@ class ClusterConfig(Node):
         0.25,
         gt=0,
         le=10,
-        description="Drain a GPU when its sentinel kernel takes longer by this share than at first "
-        "(medians of 5 readings). CPU devices are not drained for that.",
+        description="Drain a GPU when its sentinel kernel takes longer than at first by more than "
+        "this share (medians of 5 readings). CPU devices are not drained for this reason.",
     )
     drift_pause_s: float = Field(
         10.0,
         gt=0,
         le=3600,
         description="Seconds before a slot that is drained for drift is tried again, if no other "
-        "slot of its device class collects. Each next pause is twice as long, up to 60 s.",
+        "slot of its device class collects. Each further pause is twice as long, up to 60 s.",
     )
     drift_patience_s: float = Field(
         1800.0,
         ge=0,
         le=604_800,
-        description="Give up a slot drained for drift when its sentinel kernel was too slow for this "
-        "long.",
+        description="Seconds for which the sentinel kernel of a slot drained for drift may stay "
+        "too slow before the slot is given up.",
     )
     drain_faulty_tasks: int = Field(
         20,

@@ -70,7 +70,7 @@ def traced_accesses(
 
 def _kernel_rows(kernels: pa.Table, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the first row of each kernel with one of the names or ids."""
-    # A name of other bytes than UTF-8, which Arrow refuses, names no kernel.
+    # A name that is not valid UTF-8 is the name of no kernel, and Arrow would refuse it.
     wanted = pa.array([one for one in names if _is_utf8(one)], pa.string())
     is_named = pc.or_(
         pc.is_in(kernels.column("kernel_id").cast(pa.string()), value_set=wanted),
@@ -91,12 +91,12 @@ def _is_utf8(text: str) -> bool:
 
 
 def _launch_of(row: Mapping[str, Any], samples: pa.Table) -> tuple[Kernel, LaunchConfig] | str:
-    """Return a kernel with the launch to trace, or why there is none."""
+    """Return a kernel with the launch to trace, or the reason why there is no such launch."""
     kernel = _kernel_of(row)
     if isinstance(kernel, str):
         return kernel
     if not set(_ROW_COLUMNS) <= set(samples.column_names):
-        return "the dataset does not say how its launches were made"
+        return "the dataset lacks columns that describe its launches"
     own = samples.select(list(_ROW_COLUMNS)).filter(
         pc.and_(
             pc.equal(samples.column("kernel_id").cast(pa.string()), row["kernel_id"]),
@@ -112,12 +112,15 @@ def _launch_of(row: Mapping[str, Any], samples: pa.Table) -> tuple[Kernel, Launc
     except (TypeError, ValueError) as error:
         return f"the launch's row cannot be read: {error}"
     if not _fits(kernel, config):
-        return "the launch does not fit the kernel's arguments"
+        return "the launch's arguments or sizes do not fit the kernel"
     return kernel, config
 
 
 def _fits(kernel: Kernel, config: LaunchConfig) -> bool:
-    """Whether a launch fits a kernel; a dataset of unknown origin may contradict itself."""
+    """Whether a launch's arguments and sizes fit a kernel.
+
+    A dataset of unknown origin may contradict itself.
+    """
     assert kernel.signature is not None, "just made"
     declared = [(one.position, one.kind) for one in kernel.signature.arguments]
     given = [(one.position, one.kind) for one in config.args]

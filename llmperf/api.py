@@ -183,7 +183,8 @@ def evaluate(
         data: the dataset: a folder or ``s3://BUCKET/PREFIX``.
         out: the folder to write: new, empty, or left by an earlier evaluation.
         split: ``test``, ``validation``, ``calibration``, ``train``, ``seen_configs`` or ``all``.
-        allow_seen: also score rows of families that the model was trained on; the table says so.
+        allow_seen: also score rows of families that the model was trained on; the table then says
+            so.
 
     Raises:
         BadInput: The run or the part cannot be used (``SeenRows``: the model was trained on
@@ -214,11 +215,11 @@ def calibrate(
             others; None: all.
 
     Raises:
-        BadInput: The run cannot be used, or no row is usable: a row must be ok, time one launch per
-            reading, and be of a device class that the model knows. Also if no factor explains
-            the times, or if the run comes with LLMPerf.
+        BadInput: The run cannot be used or comes with LLMPerf, no row is usable, or no factor
+            explains the times. A usable row has the status ok, times one launch per reading, and
+            is of a device class that the model knows.
         ConfigError: ``launches`` is below 1.
-        RunExists: Another process changes the run.
+        RunExists: Another process is changing the run.
     """
     from llmperf_common.config import ConfigError  # noqa: PLC0415
     from trainer.data.dataset import load_data  # noqa: PLC0415
@@ -292,7 +293,7 @@ def load_model(
 
     Raises:
         BadInput: The run does not exist or is damaged; or ``measured`` has no usable launch.
-        ConfigError: ``progress`` or ``work`` has another value.
+        ConfigError: ``progress`` or ``work`` has none of the values above.
     """
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.prediction.analysis_cache import AnalysisCache  # noqa: PLC0415
@@ -323,7 +324,9 @@ def predict(
     measured: str | Path | None = None,
     work: str = "auto",
 ) -> Prediction:
-    """Predict the time of one launch of a kernel from its source. For many: ``load_model`` once.
+    """Predict the time of one launch of a kernel from its source.
+
+    Each call loads the model. For many launches, call ``load_model`` once.
 
     No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device, if there is
     such a device.
@@ -368,12 +371,14 @@ def predict_many(
     best_local_size: bool = False,
     work: str = "auto",
 ) -> list[Prediction]:
-    """Predict thousands of launches of one kernel; the source is read and the model called once.
+    """Predict thousands of launches of one kernel.
 
-    Each time equals that of ``predict`` if both calls counted the launch's work. Work is counted
-    for at most 20 s for each 512 launches. If none of 512 launches can be counted, counting ends.
-    ``work`` of each prediction is ``counted`` or ``none``. All launches are checked before the
-    first is predicted.
+    The source is read once, and the model is called once.
+
+    Each predicted time equals that of ``predict`` if both calls counted the launch's work. Work is
+    counted for at most 20 s per 512 launches. If none of 512 launches can be counted, counting
+    ends. ``work`` of each prediction is ``counted`` or ``none``. All launches are checked before
+    the first is predicted.
 
     Args:
         source: an OpenCL C file, or its text.

@@ -1,4 +1,4 @@
-"""The functions ``collect`` and ``collect_on_cluster``, which Python API and commands share.
+"""The functions ``collect`` and ``collect_on_cluster`` of the Python API and the commands.
 
 Owns the translation of simple arguments to config, device, ledger and observer. Heavy imports
 happen inside the functions.
@@ -53,7 +53,7 @@ def collect(
     """Time kernels on one device and write a dataset. The same call resumes an unfinished run.
 
     A failed launch is a row of the dataset, never an exception. Ctrl-C raises KeyboardInterrupt:
-    all committed results are kept, and the same call continues.
+    all committed results are kept, and the same call continues the run.
 
     Args:
         corpus: one or several .cl files, folders, archives, git directories or corpus Parquet
@@ -82,7 +82,7 @@ def collect(
         ConfigError: An argument or a config key cannot be used.
         CorpusError: No kernel can be read.
         CommandError: No device is usable (``exit_code`` 4), or ``device`` is no valid selector (2).
-        NothingCompilesError: No kernel could be built (5); the same call tries their tasks again.
+        NothingCompilesError: No kernel could be built (5); the same call tries the kernels again.
         GpuTakenError: Another process is using the GPU.
         StoreError: ``out`` cannot be used (``ForeignRunError``: it holds another run).
     """
@@ -130,7 +130,9 @@ def collect_on_cluster(
     ledger: str = "sqlite",
     control: Control | None = None,
 ) -> CollectSummary:
-    """Time kernels on all GPUs of a Ray cluster and write one dataset. The same call again resumes.
+    """Time kernels on all GPUs of a Ray cluster and write one dataset.
+
+    The same call resumes an unfinished run.
 
     The cluster is that of this Ray job or of ``RAY_ADDRESS``. If there is neither, a local cluster
     is started.
@@ -270,7 +272,7 @@ def check_memory_limit() -> None:
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE_BYTES:
         what = (
             f"address space is limited to {limit // 2**20:,} MiB here (`ulimit -v`), "
-            "and collecting needs about 1 GiB"
+            "but collecting needs about 1 GiB"
         )
         raise CommandError(Exit.BAD_INPUT, f"{what}: raise or remove that limit")
 

@@ -1,4 +1,4 @@
-"""The options that switch off a step which needs a CPU OpenCL device."""
+"""The values of options that can switch off a step that needs a CPU OpenCL device."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ class CpuStep(StrEnum):
             return cls(text)
         except ValueError:
             raise ConfigError(
-                f"{option} {text!r}: use auto ({verb} where a CPU OpenCL device can) or off"
+                f"{option} {text!r}: use auto ({verb} if a CPU OpenCL device is usable) or off"
             ) from None

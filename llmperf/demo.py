@@ -1,8 +1,8 @@
 """``python -m llmperf.demo FOLDER``: print predictions beside measurements, for ``make demo``.
 
 Predicts held-out kernels of the demo's dataset from their source files, as a user would, and prints
-each prediction beside the measured time. For each kernel it shows the config in the middle by size,
-so the choice does not depend on the quality of the prediction.
+each prediction beside the measured time. For each kernel it shows the launch config of middle size,
+so that the choice does not depend on the quality of the prediction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
 
 
 def _chosen(folder: Path, sample_ids: set[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield for each of the first held-out kernels its middle sample by size, and the kernel."""
+    """For each of the first held-out kernels, yield its sample of middle size, and the kernel."""
     dataset = api.open_dataset(folder / "data")
     kernels = {
         row["kernel_id"]: row

@@ -55,7 +55,7 @@ _ENVIRONMENT_ERRORS = frozenset(
         errno.ENOSPC, errno.EDQUOT, errno.EIO,
     }
 )  # fmt: skip
-"""Error numbers that the machine or its file system causes, and so not a bug of LLMPerf."""
+"""Numbers of errors that the machine or its file system causes, not a bug of LLMPerf."""
 
 
 def _environment_message(error: BaseException) -> str | None:
@@ -109,7 +109,7 @@ def run_guarded(command: Callable[[], None]) -> None:
         if _is_said_elsewhere(error, code):
             time.sleep(_FIRST_SPEAKS_S)
         else:
-            with contextlib.suppress(OSError):  # the exit code still tells
+            with contextlib.suppress(OSError):  # the exit code still reports the error
                 sys.stderr.write(f"llmperf: {visible_lines(masked(text))}\n")
                 sys.stderr.flush()
         sys.exit(code)
@@ -144,7 +144,7 @@ def show_bug(kind: type[BaseException], error: BaseException, trace: TracebackTy
 
 _FIRST_SPEAKS_S = 10.0
 """Seconds that other processes wait before they exit, so that the first process can report the
-cause: ``torchrun`` ends all processes when one has ended."""
+cause. ``torchrun`` ends all processes as soon as one has ended."""
 
 
 def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
@@ -158,8 +158,8 @@ def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
 def leave(code: str | int | None) -> NoReturn:
     """End the process with ``code`` at once, without the interpreter's shutdown.
 
-    In that shutdown a library's thread once aborted the process (exit code 134), after the command
-    had printed its message. LLMPerf has nothing left to clean up here.
+    During that shutdown a library's thread once aborted the process (exit code 134), after the
+    command had printed its message. LLMPerf has nothing left to clean up here.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

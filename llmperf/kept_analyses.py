@@ -1,7 +1,7 @@
 """Analyses that ``llmperf corpus build --analyse`` keeps until its corpus is written.
 
-Owns the folder ``.NAME.DEVICE.analyses`` beside the corpus: an interrupted command finds there what
-it has analysed before. The form of the files is that of ``analysis_cache.py``.
+Owns the folder ``.NAME.DEVICE.analyses`` beside the corpus. An interrupted command that is run
+again finds its earlier analyses there. The files have the form of ``analysis_cache.py``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from workers.corpus.parquet import Corpus, corpus_to_write
 from workers.device.interface import DeviceRef
 
 _CORPUS_BYTES, _BYTES_A_KERNEL = 2**20, 1024
-"""Free space that a corpus needs: about half a kibibyte for each kernel of GitHub's corpus."""
+"""Free space that a corpus needs: a fixed part, and a part for each kernel. (In a corpus from
+GitHub a kernel takes about half a kibibyte.)"""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OWN_NAME = re.compile(r"[0-9a-f]{20}-v\d+\.json|\.llmperf-\w+\.partial")
-"""Names of the files of ``AnalysisCache``, with those that a killed process leaves."""
+"""Names of the files of ``AnalysisCache``, including partial files that a killed process leaves."""
 _FILE_BYTES = 4096
 """Space of one kept analysis: a block of the usual file systems."""
 
@@ -35,15 +36,15 @@ _FILE_BYTES = 4096
 class KeptAnalyses:
     """The folder of one corpus and one device, which only this user may write to.
 
-    ``close`` removes it if it is empty, ``remove`` with the analyses in it.
+    ``close`` removes the folder if it is empty; ``remove`` first removes the analyses in it.
 
     Args:
         out: the corpus that will be written; links are followed.
         device: the device of the analyses; those of another device are not used.
 
     Raises:
-        OutputTaken: There is a file or folder that is not a corpus, or the folder for the analyses
-            is a link or another user's.
+        OutputTaken: ``out`` exists and is not a corpus; or the folder for the analyses exists and
+            is a link, is not a folder, or other users own it or may write to it.
         OSError: The folder cannot be created, so ``out`` could not be written, either.
     """
 
@@ -63,8 +64,8 @@ class KeptAnalyses:
         is_own = is_new or (found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE)
         if not stat.S_ISDIR(found.st_mode) or not is_own:
             raise OutputTaken(
-                f"{self.folder} would keep the analyses, but is a link, no folder, or open to "
-                "other users: remove it, or name another --out"
+                f"{self.folder} would hold the analyses, but it is a link, is not a folder, or "
+                "other users own it or may write to it: remove it, or name another --out"
             )
         self._cache = AnalysisCache(self.folder)
         self.write = self._cache.write
@@ -88,7 +89,7 @@ class KeptAnalyses:
         return dataclasses.replace(corpus, kernels=tuple(kernels)), num_kept
 
     def _of(self, kernel: Kernel) -> Analysis | None:
-        """Return the kept analysis of a kernel if it is one of the kernel's arguments."""
+        """Return the kept analysis of a kernel; None if it does not fit the kernel's buffers."""
         found = self._cache.read(kernel.kernel_id)
         if found is None or kernel.signature is None:
             return None

@@ -59,7 +59,9 @@ def own_kernels() -> Iterator[OwnKernel]:
 
 
 def copy_kernels(out: Path) -> int:
-    """Copy the kernels folder to ``out`` and return the number of sources; equal files may exist.
+    """Copy the kernels folder to ``out`` and return the number of sources.
+
+    Files with the same content may already exist in ``out``.
 
     Raises:
         OutputTaken: A file with one of the names has other content; nothing was copied.

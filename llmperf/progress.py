@@ -1,4 +1,4 @@
-"""Progress of a collect as values, for ``progress=`` of the Python API and the command's display.
+"""Progress of ``collect`` as values, for ``progress=`` of the Python API and the command's display.
 
 Owns the counting, on one device and on a cluster, and the line of text. Prints nothing.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectProgress:
-    """Progress of a collect.
+    """Progress of ``collect``.
 
     Attributes:
         num_tasks: tasks of the plan; a task is one kernel on one device class.
@@ -80,7 +80,9 @@ _ShownT = TypeVar("_ShownT")
 def show_of(
     progress: bool | Callable[[_ShownT], object] | None, as_command: Callable[[_ShownT], object]
 ) -> Callable[[_ShownT], object]:
-    """Return the function to call: ``as_command`` for True, a silent function for None and False.
+    """Return the function to call: ``as_command`` for True, a silent function for None or False.
+
+    If ``progress`` is a function, it is returned.
 
     Raises:
         ConfigError: ``progress`` is neither a truth value, None nor a function.

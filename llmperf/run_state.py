@@ -121,7 +121,7 @@ def _worker(report: WorkerReport) -> dict[str, Any]:
 
 
 def _fits(key: str, value: Any) -> bool:
-    """Whether a value of a report has the right type, as other programs may write to a ledger."""
+    """Whether a value in a report has the right type; other programs may write to a ledger, too."""
     if key in _NUMBERS:
         return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     if key in _TABLES:
@@ -138,7 +138,7 @@ def _fits(key: str, value: Any) -> bool:
 def _classes(
     num_tasks: int, names: Sequence[str], view: LedgerView | None, live: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the progress of each device class; the ETA uses the last minute of live workers."""
+    """Return the progress of each device class; the ETA uses the present rate of live workers."""
     found = []
     for number, (name, tasks) in enumerate(
         zip(names, class_ranges(num_tasks, len(names)), strict=True)
@@ -160,7 +160,7 @@ def _classes(
 
 
 def _told(workers: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Return the rows by status that workers have reported, including dead workers."""
+    """Return the number of rows by status that all workers, including dead ones, have reported."""
     statuses: Counter[str] = Counter()
     for one in workers:
         statuses[OK_STATUS] += one.get("ok", 0)

@@ -15,7 +15,8 @@ ANALYSIS_VERSION = 3
 before. It is part of the plan hash of plans that need analysis."""
 
 VALUE_LIMIT = "value_limit"
-"""Factor in the polynomial of an ``IndexTarget``: the limit of the values that index the target."""
+"""Name of a factor in the polynomial of an ``IndexTarget``: it stands for the limit of the values
+that index the target."""
 
 
 class ContentsRule(StrEnum):
@@ -61,7 +62,7 @@ class Polynomial:
     terms: tuple[Term, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError for more terms or factors than an analysis gives."""
+        """Raise ValueError if there are more terms or factors than an analysis gives."""
         if len(self.terms) > _MAX_TERMS or any(
             len(one.factors) > _MAX_DEGREE for one in self.terms
         ):
@@ -82,7 +83,7 @@ class Polynomial:
         return total
 
     def powers_of(self, name: str, sizes: Mapping[str, int]) -> list[int]:
-        """Return the coefficients of 1, ``name``, ``name`` squared …, all other factors given.
+        """Return the value as a polynomial in ``name``: its coefficients, lowest power first.
 
         Raises:
             KeyError: A factor is neither ``name`` nor in ``sizes``.
@@ -176,11 +177,11 @@ class ChosenScalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputChoice:
-    """Inputs that keep a kernel's work-items busy, as changes to the usual values; their effect.
+    """Changes to the usual inputs that keep a kernel's work-items busy, and their effect.
 
     Attributes:
         floats_free: whether floating-point scalars changed no index or loop count in the probes.
-        scalars: the scalars that get another value than their role suggests.
+        scalars: the scalars whose value is not the one that their role suggests.
         contents: contents of all buffers without an index role; None: the usual contents.
         num_tried: number of candidate inputs that were run; 0 where no other inputs were needed, or
             no candidate could run.
@@ -253,7 +254,7 @@ class Analysis:
         return replace(self, inputs=InputChoice(floats_free=known, reason=reason))
 
     def index_role(self, position: int) -> IndexRole | None:
-        """Return the role of a buffer's values; None where they are no index and no loop bound."""
+        """Return the role of a buffer's values; None if they are neither index nor loop bound."""
         return next((one for one in self.index_roles if one.position == position), None)
 
 

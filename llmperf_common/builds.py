@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class OccupancyLimit(StrEnum):
-    """What bounds the work-groups that a multiprocessor holds at once."""
+    """What bounds the number of work-groups that a multiprocessor holds at once."""
 
     WORK_GROUPS = "work_groups"
     WORK_ITEMS = "work_items"
@@ -24,12 +24,12 @@ class KernelResources:
         spill_bytes: bytes that the spill stores write, each store counted once; None where the
             compiler does not report them. Several stores may write one stack slot.
         local_bytes: private memory of a work-item: arrays and spills.
-        shared_bytes: local memory per work-group, without ``__local`` arguments: launches set
-            their size.
+        shared_bytes: local memory per work-group, without ``__local`` arguments, because each
+            launch sets the size of these.
         max_work_group_size: largest work-group, in work-items.
         occupancy: resident work-items ÷ work-items that a multiprocessor can hold, 0 to 1, for
-            work-groups of ``occupancy_work_group_size`` without ``__local`` arguments; None where
-            the architecture is unknown.
+            work-groups of ``occupancy_work_group_size`` work-items without ``__local`` arguments;
+            None where the architecture is unknown.
         occupancy_limits: the resources that limit the occupancy.
         seconds: time to determine these values, including a second compilation; ``Build.seconds``
             does not contain it.

@@ -39,7 +39,7 @@ class Node(pydantic.BaseModel):
         extra="forbid",
         strict=False,
         validate_default=True,
-        allow_inf_nan=False,  # no limit needs them, and JSON (for the hash) lacks them
+        allow_inf_nan=False,  # no key needs inf or NaN, and the hash's JSON has neither
     )
 
     @classmethod
@@ -83,7 +83,7 @@ def load_config(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     values: Mapping[str, Any] | None = None,
 ) -> NodeT:
-    """Return a config tree: defaults, then preset, file, ``values`` and overrides replace values.
+    """Return a config tree: the defaults, replaced in turn by preset, file, ``values``, overrides.
 
     Args:
         root: the tree's root node class.
@@ -145,7 +145,7 @@ limit is needed because parsing a key of N dots takes N² steps."""
 def _parse_toml(text: str, where: str) -> dict[str, Any]:
     if len(text) > _MAX_TOML_CHARS:
         raise ConfigError(
-            f"{where}: more than {_MAX_TOML_CHARS} characters: too long for a configuration file"
+            f"{where} has more than {_MAX_TOML_CHARS} characters: too long for a configuration file"
         )
     try:
         return tomllib.loads(text)
@@ -166,7 +166,7 @@ def _pairs(overrides: Mapping[str, Any] | Sequence[str]) -> list[tuple[str, Any]
     except (TypeError, AttributeError):  # not a sequence of texts
         pass
     raise ConfigError(
-        f"overrides={overrides!r}: give values by key, as {{'plan.seed': 7}}, or texts key=value"
+        f"overrides={overrides!r}: give values by key, such as {{'plan.seed': 7}}, or 'key=value'"
     )
 
 
@@ -214,7 +214,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _innermost(error: pydantic.ValidationError) -> list[Any]:
-    """Return the errors, without those of a collection that an error in an entry has caused."""
+    """Return the errors; leave out an error of a collection that one of its entries caused."""
     items = error.errors()
     inside = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
     return [item for item in items if item["loc"] not in inside]

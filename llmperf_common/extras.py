@@ -47,7 +47,7 @@ def require(module: str, extra: str) -> Any:
 
 
 def require_installed(modules: Iterable[str], extra: str) -> None:
-    """Check that libraries are installed without importing them, before work that needs them.
+    """Check, before work that needs libraries, that they are installed; import none of them.
 
     Args:
         modules: names of the libraries' top modules.

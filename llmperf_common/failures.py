@@ -80,12 +80,12 @@ FAILURE_MEANINGS: dict[FailureCode, str] = {
     FailureCode.UNSUPPORTED: "This release cannot fill an argument of this kind (image, sampler, "
     "pipe, ...), or no launch config fits the device.",
     FailureCode.OVER_TIME_BUDGET: "The launch took longer than timing.max_launch_ms; or it was "
-    "skipped, because smaller launches took longer (one by far, or several) or "
-    "limits.task_budget_s was used up. The time is censored.",
+    "skipped, because one smaller launch took far longer, several smaller launches took longer, "
+    "or limits.task_budget_s was used up. The time is censored.",
     FailureCode.NODE_LOST: "The machine was lost and no other machine could finish the task.",
     FailureCode.QUARANTINED: "Not launched. failure_detail gives the reason: the kernel had "
-    "killed limits.deaths_to_quarantine processes, its input strategy had faulted, a smaller "
-    "config hung, or a trial on a CPU device showed accesses outside of its memory.",
+    "killed limits.deaths_to_quarantine processes, configs of the same input strategy had faulted, "
+    "a smaller config hung, or a trial on a CPU device showed accesses outside of the buffers.",
     FailureCode.INTERNAL_ERROR: "LLMPerf itself failed; the traceback is in failure_detail. "
     "Please report it.",
 }

@@ -73,7 +73,7 @@ class StopReason(StrEnum):
     SAMPLE_BUDGET = "sample_budget"
     """``timing.sample_budget_ms`` of launches was spent."""
     LONG_LAUNCH = "long_launch"
-    """Above 5 ms three readings are enough, above 20 ms one reading."""
+    """For a launch above 5 ms three readings are enough, for a launch above 20 ms one."""
     FIXED = "fixed"
     """The device takes a fixed number of readings (replay)."""
 
@@ -153,7 +153,8 @@ class Kernel:
 
     ``failure`` says why the kernel cannot be launched. Such a kernel stays in the corpus and gives
     one failed row. ``signature`` is None only where the arguments could not be read; an
-    ``unsupported`` kernel (image, sampler, structure by value) has both. At least one is set.
+    ``unsupported`` kernel (image, sampler, structure by value) has a signature and a failure. Every
+    kernel has at least one of the two.
     """
 
     kernel_id: str
@@ -252,7 +253,8 @@ class Sample:
     """One launch config, its outcome and its origin.
 
     A kernel that fails before any launch is planned gives one sample whose ``config`` has empty
-    sizes. ``work`` is the counted work, or says why counting failed; None where it was not tried.
+    sizes. ``work`` is the counted work, or says why counting failed; None where counting was not
+    tried.
     """
 
     config: LaunchConfig
@@ -363,7 +365,8 @@ class SentinelReading:
 class TaskResult:
     """All that one finished task adds to the dataset: one ``kernels`` row and its samples.
 
-    ``one_processor``: one reserved host processor started all launches; None: nothing was launched.
+    ``one_processor``: whether one reserved host processor started all launches; None if nothing was
+    launched.
     """
 
     task_id: str
@@ -380,8 +383,8 @@ class TaskResult:
     def __post_init__(self) -> None:
         if len(self.samples) != self.num_planned:
             raise ValueError(
-                f"task {self.task_id}: {self.num_planned} samples planned, {len(self.samples)} "
-                "given"
+                f"task {self.task_id}: {self.num_planned} samples were planned, but "
+                f"{len(self.samples)} were given"
             )
 
 

@@ -39,7 +39,7 @@ SAMPLES = pa.schema(
         _column("sample_id", _TEXT, "Content hash of the launch config: 20 hex digits.", nullable=False),
         _column("task_id", _TEXT, "The task this row was measured in.", nullable=False),
         _column("kernel_id", _TEXT, "Content hash of the kernel.", nullable=False),
-        _column("device_id", _TEXT, "The device that ran it.", nullable=False),
+        _column("device_id", _TEXT, "The device on which the launch ran.", nullable=False),
         _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
         _column("global_size", pa.list_(_I64), "NDRange, dimension 0 first; empty where no launch was planned.", unit="work-items", nullable=False),
         _column("local_size", pa.list_(_I64), "Work-group shape, dimension 0 first.", unit="work-items", nullable=False),
@@ -64,7 +64,7 @@ SAMPLES = pa.schema(
         _column("checks", _struct(("writes_output", _BOOL), ("deterministic", _BOOL), ("input_sensitive", _BOOL), ("stationary", _BOOL), ("data_dependent", _BOOL), ("above_floor", _BOOL)), "Results of checks; null where not checked."),
         _column("work", _WORK, "Operations and accesses of the launch, counted by a virtual launch on a CPU device; null where not counted, and before version 6. Members that an earlier release did not count are null."),
         _column("work_reason", _TEXT, "Why work is null; itself null where counting was not tried."),
-        _column("censor_reason", _TEXT, "Why a valid launch has no time: too_long (it took more than timing.max_launch_ms), hung, task_budget (not launched: its task had used up its time), larger_than_too_long or larger_than_hung (not launched: configs no larger in any dimension were too long or hung). Null in other rows, and before version 6."),
+        _column("censor_reason", _TEXT, "Why a valid launch has no time: too_long (it took more than timing.max_launch_ms), hung, task_budget (not launched: its task had used up its time), larger_than_too_long or larger_than_hung (not launched: configs no larger in any dimension took too long or hung). Null in other rows, and before version 6."),
         _column("seed", _I64, "Seed of the generated inputs.", nullable=False),
         _column("harness_version", _I32, "Version of the measuring code. It rises when the meaning of times changes.", nullable=False),
         _column("task_attempt", _I32, "How often the task had been claimed, including this claim.", nullable=False),
@@ -91,7 +91,7 @@ KERNELS = pa.schema(
         _column("invented_macros", pa.list_(_TEXT), "Macro definitions in build.options that LLMPerf added because the kernel's host program would define them; null where unknown."),
         _column("task_budget_s", _F64, "limits.task_budget_s when the task was timed; null where there was no limit, and before version 6.", unit="s"),
         _column("one_processor", _BOOL, "Whether one reserved processor of the host started all launches of the task; null where nothing was launched, and before version 6."),
-        _column("activity", _TEXT, "What the kernel does with its inputs: active; few_items (at most a tenth of the work-items store anything, and the others do far less); nothing (no work-item stores anything, or no checked launch changed its output). Null where no row is ok or nothing is known, and before version 6."),
+        _column("activity", _TEXT, "What the kernel does with its inputs: active; few_items (at most a tenth of the work-items store anything, and the others do far less work); nothing (no work-item stores anything, or no checked launch changed its output). Null where no row is ok or nothing is known, and before version 6."),
         _column("analysis", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS), ("cap_constant", _I64), ("cap_terms", _TERMS), ("validated", _BOOL), ("reason", _TEXT))), "Extent of each buffer: a polynomial of the launch sizes, capped by a second one. Where none was found, constant is null and reason says why.", nullable=False),
         _column("data_dependent", _BOOL, "Whether buffer contents decide an index or the trip count of a loop; null where not analysed."),
         _column("index_roles", pa.list_(_struct(("position", _I32), ("rule", _TEXT), ("targets", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS)))))), "Buffers whose values are indices or loop bounds: the rule that fills them, and the extent of each buffer they index (a polynomial that may contain value_limit)."),
@@ -103,7 +103,7 @@ KERNELS = pa.schema(
         _column("registers", _I32, "Registers per work-item; null where the device does not report them."),
         _column("spill_bytes", _I64, "Bytes that the spill stores of a work-item write, each store counted once; null where not reported.", unit="bytes"),
         _column("shared_bytes", _I64, "Local memory per work-group without __local arguments; null where not reported.", unit="bytes"),
-        _column("occupancy", _F64, "Resident share of a multiprocessor's work-items, without __local arguments, in work-groups of the required size or of 256 work-items; null where not known."),
+        _column("occupancy", _F64, "Resident work-items / work-items that a multiprocessor can hold, for work-groups of the required size or of 256 work-items, without __local arguments; null where not known."),
     ]
 )  # fmt: skip
 
@@ -145,9 +145,9 @@ DEVICES = pa.schema(
         _column("pci_bus_id", _TEXT, "PCI address of the card: domain:bus:device.function."),
         _column("power_limit_w", _F64, "Power limit set on the host when the device was added to the dataset.", unit="W"),
         _column("peak_dram_spread", _F64, "(best - median) / best over the rounds in which peak_dram_gbps was measured; null before version 4."),
-        _column("peak_l2_spread", _F64, "The same of peak_l2_gbps."),
-        _column("peak_fp32_spread", _F64, "The same of peak_fp32_gflops."),
-        _column("peak_fp64_spread", _F64, "The same of peak_fp64_gflops; null without fp64."),
+        _column("peak_l2_spread", _F64, "The same for peak_l2_gbps."),
+        _column("peak_fp32_spread", _F64, "The same for peak_fp32_gflops."),
+        _column("peak_fp64_spread", _F64, "The same for peak_fp64_gflops; null without fp64."),
     ]
 )  # fmt: skip
 

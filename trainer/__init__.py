@@ -1,4 +1,4 @@
-"""Dataset to prediction: features, baselines, evaluation.
+"""From a dataset to predictions: features, baselines, evaluation.
 
 Imports neither ``workers`` nor ``cluster``: it reads datasets through ``llmperf_common.store``.
 """

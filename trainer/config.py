@@ -36,7 +36,7 @@ class FitConfig(Node):
         default=0,
         ge=0,
         le=1024,
-        description="Threads of the fit; 0 takes all cores. Equal counts give equal models.",
+        description="Threads of the fit; 0 takes all cores. Equal thread counts give equal models.",
     )
     balance: Literal["none", "kernel", "decade"] = Field(
         default="none",
@@ -49,11 +49,11 @@ class FitConfig(Node):
     )
     rows: Literal["active", "all"] = Field(
         default="active",
-        description="Ok rows to fit and score. all: every row; active: without kernels that do "
-        "nothing on their inputs (`kernels.activity` is `nothing`).",
+        description="Which ok rows are fitted and scored. all: every row; active: all rows but "
+        "those of kernels that do nothing on their inputs (`kernels.activity` is `nothing`).",
     )
     overwrite: bool = Field(
-        default=False, description="Replace any run in the output folder, also a finished one."
+        default=False, description="Replace any run in the output folder, even a finished one."
     )
 
 
@@ -68,7 +68,7 @@ class SplitConfig(Node):
         default=DEFAULT_HELD_OUT_SHARE,
         ge=0,
         le=0.9,
-        description="Share of the train kernels' launch configs held out (part seen_configs).",
+        description="Held-out share of the train kernels' launch configs (part seen_configs).",
     )
     public_suites: tuple[str, ...] = Field(
         default=DEFAULT_PUBLIC_SUITES,
@@ -128,7 +128,10 @@ class FeatureNetworkConfig(Node):
     """Small networks over the launch features, with the relative error as loss."""
 
     networks: int = Field(
-        default=6, ge=1, le=64, description="Networks whose answers are averaged; seeds differ."
+        default=6,
+        ge=1,
+        le=64,
+        description="Number of networks, with different seeds; their answers are averaged.",
     )
     width: int = Field(default=256, ge=8, le=4096, description="Units of a layer.")
     blocks: int = Field(default=2, ge=1, le=32, description="Residual blocks.")
@@ -272,7 +275,7 @@ class ClusterConfig(Node):
         default=3,
         ge=0,
         le=1000,
-        description="Restarts in a row without a new checkpoint, after which the training fails.",
+        description="Maximum number of restarts in a row without a new checkpoint.",
     )
 
 
@@ -303,8 +306,8 @@ class TrainConfig(Node):
         longest = self.packing.lengths[-1]
         if self.model == "regressor" and self.prompt.max_tokens > longest:
             raise ValueError(
-                f"prompt.max_tokens = {self.prompt.max_tokens}: give at most the longest of "
-                f"packing.lengths ({longest})"
+                f"prompt.max_tokens = {self.prompt.max_tokens} exceeds the longest of "
+                f"packing.lengths ({longest}): lower prompt.max_tokens or raise packing.lengths"
             )
         return self
 
@@ -316,7 +319,7 @@ def load_train_config(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     values: dict[str, Any] | None = None,
 ) -> TrainConfig:
-    """Return the config of one training from preset, file, option values and ``--set``.
+    """Return the config of a training from its preset, file, option values and ``--set``.
 
     Raises:
         ConfigError: The preset is unknown (the message lists the presets), or a key or value is

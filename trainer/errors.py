@@ -7,7 +7,7 @@
     |   +-- OutputTaken            (llmperf_common.files.outputs; the output folder is in use)
     |       +-- RunExists          the output folder holds another run
     +-- BadInput                   an unusable kernel, argument, device, run or dataset (exit 3)
-    |   +-- SeenRows               rows of families trained on, without ``allow_seen``
+    |   +-- SeenRows               rows of train families, without ``allow_seen``
     |   +-- FitFailed              a fit that cannot go on: a non-finite loss, a full disk
     |       +-- PeerLost           another process of the fit has ended
     +-- Interrupted                a signal ended the fit; its state is saved (exit 130)
@@ -20,7 +20,7 @@ from llmperf_common.files.outputs import OutputTaken
 
 
 class RunExists(OutputTaken):
-    """The folder holds a run with other data or another config, or another process changes it."""
+    """The folder holds a run with other data or another config, or another process writes it."""
 
 
 class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wrong)
@@ -28,7 +28,7 @@ class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wron
 
 
 class SeenRows(BadInput):
-    """The rows to score are of families that the model was trained on; needs ``allow_seen``."""
+    """The rows to score are of families that the model was trained on. Needs ``allow_seen``."""
 
 
 class FitFailed(BadInput):

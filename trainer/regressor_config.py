@@ -24,7 +24,7 @@ class PromptConfig(Node):
         description="Maximum number of tokens of a prefix and one suffix.",
     )
     too_long: Literal["truncate", "drop"] = Field(
-        default="truncate", description="Treatment of launches above max_tokens."
+        default="truncate", description="What happens to launches above max_tokens."
     )
     vocabulary: int = Field(
         default=4096, ge=300, le=65_536, description="Vocabulary of a tokenizer trained here."
@@ -47,7 +47,7 @@ class PackingConfig(Node):
         description="Maximum number of launch configs of a kernel in a pack.",
     )
     tokens_per_step: int = Field(
-        default=16_384, ge=32, le=2**24, description="Tokens of a step, all processes together."
+        default=16_384, ge=32, le=2**24, description="Tokens of a step, over all processes."
     )
     tokens_per_pass: int = Field(
         default=16_384,
@@ -62,7 +62,10 @@ class PackingConfig(Node):
             raise ValueError("packing.lengths: give ascending lengths of at least 32")
         for key in ("tokens_per_step", "tokens_per_pass"):
             if getattr(self, key) < self.lengths[-1]:
-                raise ValueError(f"packing.{key}: give at least the longest of packing.lengths")
+                raise ValueError(
+                    f"packing.{key} = {getattr(self, key)} must be at least the longest of "
+                    f"packing.lengths ({self.lengths[-1]})"
+                )
         return self
 
 
@@ -98,7 +101,7 @@ class RegressorConfig(Node):
     head_width: int = Field(default=256, ge=8, le=8192, description="Hidden width of the head.")
     offset: Literal["none", "roofline", "gbdt"] = Field(
         default="none",
-        description="Prediction that the model corrects; none: it predicts the whole time.",
+        description="Prediction that the model corrects; none: the model predicts the whole time.",
     )
 
     @model_validator(mode="after")
@@ -125,7 +128,7 @@ class OptimiserConfig(Node):
         default="cosine", description="How the learning rate falls from warm-up to final_share."
     )
     final_share: float = Field(
-        default=0.02, ge=0, le=1, description="Share of the highest learning rate at the end."
+        default=0.02, ge=0, le=1, description="Last learning rate, as a share of the highest."
     )
     warmup_steps: int = Field(default=50, ge=0, le=10**7, description="Steps of linear warm-up.")
     max_steps: int = Field(default=1000, ge=1, le=10**9, description="Steps to fit.")
@@ -156,7 +159,7 @@ class CheckpointConfig(Node):
 
     every_steps: int = Field(default=500, ge=1, le=10**7, description="Steps between checkpoints.")
     keep: int = Field(
-        default=2, ge=2, le=100, description="Newest checkpoints kept, beside the best."
+        default=2, ge=2, le=100, description="Newest checkpoints to keep, beside the best one."
     )
     keep_after: bool = Field(
         default=False, description="Keep checkpoints and token cache after publishing."

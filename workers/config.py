@@ -15,12 +15,12 @@ from llmperf_common.config import Node
 from llmperf_common.records import Strategy
 
 WALL_BUDGET_FACTOR = 5.0
-"""Readings of a config also end after this many times ``sample_budget_ms`` of wall time: refilling
-buffers is no launch time, so the budget alone does not bound it."""
+"""Readings of a config also end when their wall time reaches this multiple of ``sample_budget_ms``.
+The budget itself counts launch time only, so it does not limit the time for refilling buffers."""
 
 
 class PlanConfig(Node):
-    """Which launch configs are timed: a pure function of this node, kernel and device class."""
+    """The keys that decide, with kernel and device class, which launch configs are timed."""
 
     strategies: tuple[Strategy, ...] = Field(
         (Strategy.MEMORY_ANALYSIS,),
@@ -37,9 +37,10 @@ class PlanConfig(Node):
         0.1,
         ge=0,
         le=1,
-        description="Share of global sizes that keep the usual inputs: scalars by their role, "
-        "floats 1.0, no negative contents. The other sizes get inputs that keep more "
-        "work-items active in virtual launches. 1: all sizes keep the usual inputs.",
+        description="Share of global sizes that keep the usual inputs: integer scalars have the "
+        "value of their role, floating-point scalars are 1.0, and buffers hold no negative "
+        "numbers. The other sizes get inputs that keep more work-items active in virtual "
+        "launches. 1: all sizes keep the usual inputs.",
     )
     sampler: Literal["stratified", "uniform"] = Field(
         "stratified",
@@ -55,7 +56,8 @@ class PlanConfig(Node):
         0.25,
         ge=0,
         le=1,
-        description="Probability that a config gets a sibling: same global size, other local size.",
+        description="Probability that a config gets a sibling, which has the same global size but "
+        "another local size.",
     )
     idle_share: float = Field(
         0.15, ge=0, le=1, description="Share of configs with fewer work-groups than compute units."
@@ -107,7 +109,10 @@ class TimingConfig(Node):
         200.0, gt=0, le=600_000, description="Stop after this much launch time of one config."
     )
     max_launch_ms: float = Field(
-        250.0, gt=0, le=600_000, description="A longer launch gives an over_time_budget row."
+        250.0,
+        gt=0,
+        le=600_000,
+        description="A config with a longer launch gets an over_time_budget row.",
     )
     cold_readings: int = Field(
         3,
@@ -119,7 +124,8 @@ class TimingConfig(Node):
         0.02,
         gt=0,
         le=1,
-        description="Batch launches when the timer's step exceeds this share of the median.",
+        description="Time several launches as one reading if the timer's step exceeds this share "
+        "of the launch time.",
     )
     spin_up_ms: float = Field(
         20.0, ge=0, le=10_000, description="Untimed device work before a task's first launch."
@@ -133,15 +139,16 @@ class TimingConfig(Node):
     )
     one_processor: bool = Field(
         True,
-        description="Issue all launches on an NVIDIA GPU from one fixed processor of a host that "
-        "has eight or more: times then differ less between processes. Not in the plan hash.",
+        description="Issue all launches on an NVIDIA GPU from one fixed processor of the host, if "
+        "the host has at least eight: times then differ less between processes. Not in the plan "
+        "hash.",
     )
     poll_hz: float = Field(
         10.0,
         ge=0,
         le=1000,
-        description="How often a second to read an NVIDIA GPU's clocks and temperature while "
-        "kernels run; 0: never. Not in the plan hash.",
+        description="How many times per second to read an NVIDIA GPU's clocks and temperature "
+        "while kernels run; 0: never. Not in the plan hash.",
     )
 
 
@@ -155,7 +162,8 @@ class LimitsConfig(Node):
         60.0,
         gt=0,
         le=3600,
-        description="Kill an analysis child after this long; its kernel is planned by `simple`.",
+        description="Kill an analysis child after this long; the strategy `simple` then plans the "
+        "configs of its kernel.",
     )
     analysis_device: Literal["auto", "same"] = Field(
         "auto",
@@ -185,8 +193,9 @@ class LimitsConfig(Node):
         None,
         gt=0,
         le=3600,
-        description="Kill a run child that has not answered for one config after this long. Unset: "
-        "2 s on a GPU, 30 s elsewhere; longer where the limits under `timing` need it.",
+        description="Kill a run child that takes longer than this for one config. Unset: "
+        "2 s on a GPU, 30 s elsewhere, or longer if the limits under `timing` allow a config "
+        "more time.",
     )
     task_timeout_s: float = Field(
         600.0,
@@ -200,8 +209,9 @@ class LimitsConfig(Node):
         gt=0,
         le=86_400,
         description="Begin no further config of a task after its configs have taken this long; "
-        "those not reached become over_time_budget rows. A config counts at most four times its "
-        "launch time plus 0.05 s, because the host causes longer delays. Unset: no limit.",
+        "those not reached become over_time_budget rows. Each config counts with at most four "
+        "times its launch time plus 0.05 s, because longer delays come from the host. Unset: no "
+        "limit.",
     )
     deaths_to_quarantine: int = Field(
         2, ge=1, le=10, description="Quarantine a kernel after this many deaths of run children."
@@ -225,11 +235,12 @@ class LimitsConfig(Node):
         description="Number of child processes of each of three kinds: those that compile, those "
         "that analyse or count work, and those that find access ranges. Unset: 1 of each kind on a "
         "CPU device; on a GPU up to 4 that compile and 16 of each other kind (0.4 GiB of memory "
-        "each), fewer on a host of fewer than 20 processors.",
+        "each), and fewer on a host with fewer than 20 processors.",
     )
     allow_busy_gpu: bool = Field(
         False,
-        description="Measure although other processes use the NVIDIA GPU; times then include them.",
+        description="Measure even if other processes use the NVIDIA GPU, although these processes "
+        "then change the times.",
     )
     max_time_s: float | None = Field(
         None, gt=0, description="Claim no further tasks after this long."
@@ -252,10 +263,10 @@ class StoreConfig(Node):
         1.5,
         ge=0,
         le=60,
-        description="Publish a manifest at most once in this time.",
+        description="Publish a manifest at most once per interval of this length.",
     )
     max_shard_rows: int = Field(
-        20_000, ge=1, le=10_000_000, description="Commit earlier once this many sample rows wait."
+        20_000, ge=1, le=10_000_000, description="Commit earlier if this many sample rows wait."
     )
 
 
@@ -275,9 +286,10 @@ class LedgerConfig(Node):
         None,
         ge=1,
         le=1000,
-        description="Tasks that a collector holds at once: some run or wait for the device, the "
-        "others are analysed and compiled. Unset: one per run and compile child, plus one per "
-        "analysis child on a CPU device and two on a GPU.",
+        description="Maximum number of tasks that a collector holds at once: some run or wait for "
+        "the device, the others are analysed and compiled. Unset: one per run child and per "
+        "compile child, plus one per analysis child on a CPU device, or two per analysis child on "
+        "a GPU.",
     )
 
 

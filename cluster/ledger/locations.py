@@ -1,4 +1,4 @@
-"""Find the places that ``--ledger`` and ``--out`` name, of a run's ledgers and its other files."""
+"""Find the places of a run's ledgers and other files from the values of ``--ledger``, ``--out``."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path
 
 
 def kept_beside(location: str | Path, state_folder: Path) -> Path:
-    """Return the folder for a run's files beside the data: the dataset's own if it is a folder."""
+    """Return the folder for a run's files beside the data: the dataset itself if it is a folder."""
     folder = local_folder(location)
     return state_folder / state_name(str(location)) if folder is None else folder

@@ -54,8 +54,9 @@ _KEYS = (
     "publisher", "board",
 )  # fmt: skip
 _STAYING = (("expiry", math.inf), ("held", -1), ("free", -1), ("unpublished", 0))
-"""Keys, each with the score of a member with an empty name, which no script returns. With this
-member a key always exists, so a missing key shows that the server has lost a part of the ledger."""
+"""Keys, each with the score of a member with an empty name. No script returns this member. It keeps
+the key from becoming empty, so a missing key shows that the server has lost a part of the
+ledger."""
 RUNS_KEY = "llmperf:runs"
 """The set of datasets that have had a ledger on this server."""
 _US = 1_000_000
@@ -73,7 +74,8 @@ class RedisLedger:
         client: connections to the server; the ledger closes them.
         prefix: prefix of the ledger's keys; contains the epoch.
         epoch: the epoch of this ledger.
-        clock_offset_us: microseconds to add to the server's time, by which tests move time.
+        clock_offset_us: microseconds that are added to the server's time; tests use this to move
+            time.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class RedisLedger:
             raise
 
     def _end_if_torn(self) -> None:
-        """End a ledger that a script may have half changed, as a retried commit could look done."""
+        """End a ledger that a script may have half changed, because a retry could look done."""
         if self._is_torn:
             with told_as_ours(self._client):
                 self._client.delete(self._keys[0])
@@ -210,7 +212,8 @@ class RedisLocation:
 
     Args:
         client: connections to the server; the ledgers opened here close them.
-        dataset: a name that all workers of the dataset use, and no other dataset of the server.
+        dataset: a name that all workers of the dataset use, and no worker of another dataset on
+            this server.
         about: a JSON document about the run, for viewers of the server (``redis_runs.py``).
     """
 
@@ -249,7 +252,7 @@ class RedisLocation:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
-        """Create the ledger of ``epoch`` and open it; it exists only when ``meta`` is written."""
+        """Create the ledger of ``epoch`` and open it; it exists only after ``meta`` is written."""
         prefix = self._of(epoch)
         with told_as_ours(self._client):
             run_id = (
@@ -272,7 +275,7 @@ class RedisLocation:
                 bits[task // 8] |= 0x80 >> task % 8
             self._client.set(
                 f"{prefix}:done", bytes(bits) or bytes(1)
-            )  # never empty, as lua/prelude.lua checks it
+            )  # never empty, because lua/prelude.lua checks that it exists
             meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
             # Add the epoch again: if the server was wiped meanwhile, `retire` must still find this

@@ -69,7 +69,9 @@ def connect(url: str) -> RedisClient:
                 f"{named}: its server cannot be used: {masked(str(error), url)}"
             ) from None
         if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
-            raise LedgerUrlError(f"{named}: its server is Redis {version}, 6.2 is needed")
+            raise LedgerUrlError(
+                f"{named}: its server is Redis {version}, but LLMPerf needs Redis 6.2 or newer"
+            )
     return client
 
 

@@ -20,7 +20,7 @@ from llmperf_common.masking import without
 _WORD_OF_CLASS: tuple[tuple[type[redis.RedisError], str], ...] = (
     (redis.exceptions.OutOfMemoryError, "OOM"),
     (redis.exceptions.ReadOnlyError, "READONLY"),
-    (redis.exceptions.MasterDownError, "MASTERDOWN"),  # before its base
+    (redis.exceptions.MasterDownError, "MASTERDOWN"),  # before its base class
     (redis.exceptions.ClusterDownError, "CLUSTERDOWN"),
     (redis.exceptions.TryAgainError, "TRYAGAIN"),
     (redis.exceptions.BusyLoadingError, "LOADING"),
@@ -28,7 +28,7 @@ _WORD_OF_CLASS: tuple[tuple[type[redis.RedisError], str], ...] = (
     (redis.exceptions.NoPermissionError, "NOPERM"),
     (redis.exceptions.AuthenticationError, "NOAUTH"),
     (redis.exceptions.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
-    (redis.exceptions.MovedError, "MOVED"),  # before its base
+    (redis.exceptions.MovedError, "MOVED"),  # before its base class
     (redis.exceptions.AskError, "ASK"),
     (redis.exceptions.ClusterCrossSlotError, "CROSSSLOT"),
 )
@@ -75,7 +75,7 @@ class LedgerRefusedError(LedgerAwayError):
     """The server refuses us until an operator mends a right, a password, a certificate or a key.
 
     Opening a ledger raises this error at once. Later in a run the collect loop waits, as for a
-    server that does not answer: the ledger was usable before, so an operator is changing the
+    server that does not answer: the ledger was usable before, so an operator has changed the
     server. Meanwhile the worker keeps its leases and results, and each wait prints what to do.
 
     Attributes:
@@ -119,7 +119,7 @@ def as_ours(
 
 
 def repeats_password(error: redis.RedisError, client: redis.Redis | None) -> bool:
-    """Whether an error's text has our password, as servers quote commands they do not know."""
+    """Whether an error contains our password: a server quotes a command that it does not know."""
     return without(str(error), _password_of(client)) != str(error)
 
 
@@ -132,7 +132,7 @@ def _password_of(client: redis.Redis | None) -> str:
 
 
 def _read(error: redis.RedisError) -> tuple[str, str]:
-    """Return an error's code word ('' if none), and its text without Redis's words on scripts."""
+    """Return an error's code word ('' if none), and its text without what Redis adds on scripts."""
     text = _without_script(str(error))
     for kind, word in _WORD_OF_CLASS:
         if isinstance(error, kind):

@@ -25,7 +25,7 @@ _KEYLESS = {
 }
 
 RIGHTS = " ".join(("~llmperf:*", "+select", *(f"+{one}" for one in (*_KEYLESS, *_NUM_ARGUMENTS))))
-"""The rights that a user of the server must have, in the words of ``ACL SETUSER``."""
+"""The rights that a user of the server must have, in the syntax of ``ACL SETUSER``."""
 
 
 def rehearsal() -> list[tuple[str, tuple[str, ...]]]:

@@ -55,7 +55,7 @@ class TimedLocation:
 
 
 class TimedLedger:
-    """A ``Ledger`` that reports how long each call took, also a failed one."""
+    """A ``Ledger`` that reports how long each call took, even if the call failed."""
 
     def __init__(self, ledger: Ledger, called: Callable[[str, float], None]) -> None:
         self._ledger = ledger

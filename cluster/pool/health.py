@@ -1,4 +1,4 @@
-"""The rules for draining a GPU that has become slow, is throttled, or faults in every task.
+"""The rules for draining (giving up) a GPU that is slow, is throttled, or faults in every task.
 
 Owns the rules, as an observer of the collect loop that asks the worker to stop. A card that NVML
 reports as unsound after a fault is handled elsewhere (``DeviceLostError``).
@@ -55,8 +55,8 @@ class DrainRule(SilentObserver):
         self._config = config
         self._drain = drain
         self._throttled: deque[tuple[float, bool]] = deque()
-        """Time in s, and whether the device was throttled, of the samples of two minutes, or of the
-        last 500 samples."""
+        """For each sample of the last two minutes, or of the last 500 samples if these took longer:
+        its time in s, and whether the device was throttled."""
         self._first_ns: list[float] = []
         self._is_on_trial = baseline_ns is not None
         self._drains_for_drift = drains_for_drift
@@ -121,7 +121,7 @@ class DrainRule(SilentObserver):
             self._has_logged_drift = True
             _logger.warning(
                 "the sentinel kernel takes %.0f %% longer than at first, perhaps because other "
-                "processes use the CPU; collection goes on, as this never drains a CPU device",
+                "processes use the CPU; collection goes on, because this never drains a CPU device",
                 100 * drift,
             )
         return None

@@ -75,7 +75,7 @@ class ActorSpec:
 
     slot: ActorSlot
     location: str
-    ledger: str = field(repr=False)  # a URL contains a password
+    ledger: str = field(repr=False)  # a URL may contain a password
     state_folder: Path
     config: ClusterCollectConfig
     sentinel_baseline_ns: float | None = None

@@ -19,7 +19,7 @@ class ClusterAddressError(LlmperfError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorGone:
-    """The actor's process or node is dead; its leases run out."""
+    """The actor's process or node is dead; the actor's leases run out."""
 
     why: str
 

@@ -151,7 +151,7 @@ class CollectActor:
                     _logger.error("the collector ends: %s", error)
                 text = masked(traceback.format_exc() if kind is None else str(error))
                 with contextlib.suppress(OSError):  # the error may come from this very disk
-                    self._keep(logs)  # first, as this process may be killed after a final report
+                    self._keep(logs)  # first: after a final report this process may be killed
                 self._tell(ActorState.FAILED, text, kind or FailureKind.INTERNAL)
 
     def _keep(self, logs: EventLogHandler) -> None:
@@ -286,6 +286,6 @@ class _Counts(SilentObserver):
 
 
 def use_share_of_processors(index: int, num_shares: int) -> None:
-    """Bind this thread and its children to the processors that are the share of its GPU."""
+    """Bind this thread and its children to one of ``num_shares`` equal shares of the processors."""
     if num_shares > 1:
         os.sched_setaffinity(0, share_of(os.sched_getaffinity(0), index, num_shares))

@@ -1,7 +1,8 @@
 """All use of Ray: connects to a cluster, lists nodes, starts actors on slots.
 
 An actor stays on its node (a dead node's slots are gone). Ray never restarts an actor; the pool
-does, and says so. Calls of an actor's methods take little time. All other code uses ``Runtime``.
+restarts actors, and reports it. Calls of an actor's methods take little time. All other code uses
+``Runtime``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class RayRuntime:
         )
 
     def start(self, spec: ActorSpec) -> RayActor:
-        """Start an actor on its slot; it may have to wait for a GPU that another job holds."""
+        """Start an actor on its slot; the actor may have to wait until another job frees a GPU."""
         slot = spec.slot
         options: dict[str, Any] = {
             "num_cpus": 0,

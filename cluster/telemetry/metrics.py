@@ -96,14 +96,15 @@ THROTTLED_SHARE = Metric(
 STATE = Metric(
     name="llmperf_worker_state",
     kind=MetricKind.GAUGE,
-    meaning="1 for the actor's state, 0 for the others: collecting, ended, drained, failed.",
+    meaning="1 for the state of the actor (collecting, ended, drained or failed), 0 for each other "
+    "state.",
     tags=("state",),
 )
 SEAT_STATE = Metric(
     name="llmperf_seat_state",
     kind=MetricKind.GAUGE,
-    meaning="From the driver, which outlives its actors: 1 for the slot's state, 0 for the others: "
-    "waiting, running, done, drained, gone.",
+    meaning="From the driver, which outlives its actors: 1 for the state of the slot "
+    "(waiting, running, paused, done, drained or gone), 0 for each other state.",
     tags=("state",),
 )
 LEDGER_SECONDS = Metric(

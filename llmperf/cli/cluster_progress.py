@@ -1,4 +1,7 @@
-"""Progress of a cluster run on stderr: every 30 s one line for the run and one line per slot."""
+"""Progress of a cluster run on stderr: every 30 s one line for the run, and one for each slot.
+
+At most 16 slots are shown.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _SEATS_SHOWN = 16
 
 
 class ClusterProgress(PoolProgress):
-    """Prints messages of the pool and, every 30 s, the state of all actors."""
+    """Prints messages of the pool and, every 30 s, the state of the actors."""
 
     def __init__(self) -> None:
         super().__init__(lambda progress: say(str(progress)))
@@ -40,7 +43,7 @@ class ClusterProgress(PoolProgress):
         )
 
     def stands(self, pool: ActorPool) -> None:
-        """Print the state of all actors, at most every 30 s."""
+        """Print the state of the actors, at most every 30 s."""
         now_s = time.monotonic()
         if now_s < self._line_after_s:
             return

@@ -46,7 +46,8 @@ def collect(
         typer.Option(
             "--samples-per-kernel",
             metavar="N",
-            help="Launch configs per kernel, over all strategies (68 unless a preset sets it).",
+            help="Launch configs per kernel, over all strategies (68 unless a preset sets another "
+            "number).",
         ),
     ] = None,
     strategy: Annotated[
@@ -66,7 +67,7 @@ def collect(
         typer.Option(
             "--max-time",
             metavar="TIME",
-            help="Start no task after this time: 90, 90s, 20m, 2h.",
+            help="Start no new task after this time, such as 90, 90s, 20m or 2h.",
         ),
     ] = None,
     max_failures: Annotated[
@@ -115,7 +116,7 @@ def collect(
     ] = None,
     ledger_file: LedgerFile = None,
 ) -> None:
-    """Time kernels on one device or a cluster and write a dataset. Running it again resumes."""
+    """Time kernels on one device or a cluster and write a dataset; the same command resumes it."""
     named = ledger_of(ledger, ledger_file) or SQLITE
     from llmperf import collecting  # noqa: PLC0415
 
@@ -177,6 +178,6 @@ def _finish(summary: CollectSummary) -> None:
     if summary.stop_reason is EndReason.TOO_MANY_FAILURES:
         raise CommandError(
             Exit.TOO_MANY_FAILURES,
-            f"stopped: {summary.num_failed:,} failed rows are more than --max-failures; "
+            f"stopped: {summary.num_failed:,} rows failed, more than --max-failures allows; "
             "see the failure_detail column, or `llmperf report`",
         )

@@ -1,6 +1,6 @@
 """Output of commands: results to stdout, everything else to stderr, one document for ``--json``.
 
-Owns the amount of output: ``--quiet`` leaves results and errors, ``--verbose`` adds the log.
+Owns the amount of output: ``--quiet`` prints only results and errors, ``--verbose`` also the log.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def set_loudness(loudness: Loudness) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether only results and errors are wanted."""
+    """Whether the user wants only results and errors."""
     return _Console.loudness is Loudness.QUIET
 
 

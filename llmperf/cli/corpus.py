@@ -29,8 +29,8 @@ app = typer.Typer(
 
 _PROGRESS_INTERVAL_S = 30.0
 _MAX_LINES = 20
-"""Maximum number of lines shown of skipped files, and of each group of counts; ``--json`` of
-``stats`` shows all."""
+"""Maximum number of lines shown for skipped files, and for each group of counts; ``stats --json``
+shows all counts."""
 
 
 @app.command(cls=Command)
@@ -64,7 +64,7 @@ def build(
         typer.Option(
             "--analyse",
             help="Also analyse each kernel's memory accesses, so that `llmperf collect` can skip "
-            "the analysis. An interrupted command keeps what it has analysed beside --out.",
+            "the analysis. If the command is interrupted, finished analyses stay beside --out.",
         ),
     ] = False,
     device: Annotated[
@@ -78,7 +78,10 @@ def build(
     from workers.corpus.read import read_sources, write_corpus  # noqa: PLC0415
 
     if device is not None and not analyse:
-        raise CommandError(Exit.USAGE, "--device is the device of --analyse: give both or neither")
+        raise CommandError(
+            Exit.USAGE,
+            "--device selects the device of --analyse: add --analyse, or leave out --device",
+        )
     _check_out(out, sources)
     corpus = read_sources(sources, suite=suite)
     if analyse:
@@ -133,14 +136,19 @@ def _write_analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
     try:
         corpus, num_kept = kept.joined(corpus)
         if num_kept:
-            say(f"{num_kept:,} kernels were analysed before an interruption ({kept.folder})")
+            say(
+                f"{num_kept:,} kernels were analysed before an interruption; their analyses are "
+                f"read from {kept.folder}"
+            )
         with held_for_analysis(ref, report or nothing, str(out)):
             corpus = analyse_corpus(corpus, ref, progress=progress, keep=kept.write)
         write_corpus(out, corpus)
     except BaseException as error:
         kept.close()
         if isinstance(error, KeyboardInterrupt) and kept.folder.exists():
-            say(f"finished analyses are kept in {kept.folder}; the same command goes on")
+            say(
+                f"finished analyses are kept in {kept.folder}; run the same command again to resume"
+            )
         raise
     kept.remove()
     return corpus

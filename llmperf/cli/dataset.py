@@ -27,11 +27,14 @@ _Directory = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
-@app.command(cls=Command, short_help="Check the integrity of a dataset; exit 3 on a problem.")
+@app.command(
+    cls=Command, short_help="Check the integrity of a dataset; exit code 3 means a problem."
+)
 def verify(directory: _Directory, as_json: _Json = False) -> None:
-    """Check the integrity of a dataset: hashes, ids, each task once, no file outside the manifest.
+    """Check the integrity of a dataset.
 
-    Exit 3 on a problem.
+    Hashes and ids must be right, each task must be stored once, and a manifest must list every
+    shard. The exit code is 3 if there is a problem.
     """
     from llmperf_common.store.upkeep.verify import verify as verify_  # noqa: PLC0415
 
@@ -62,10 +65,11 @@ def repair_(
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Remove missing, damaged or duplicate shards from a dataset, under the run lock.
+    """Remove missing, damaged or duplicate shards from a dataset.
 
     Their files move to DIR/trash; nothing is deleted. The next `collect` runs their tasks again. A
-    task that is stored twice keeps its first published result. Exit 3 while a collector runs.
+    task that is stored twice keeps its first published result. The command holds the run lock; it
+    ends with exit code 3 if a collector is running.
     """
     from llmperf_common.store.upkeep.repair import repair  # noqa: PLC0415
 
@@ -127,10 +131,10 @@ def merge(
         str, typer.Option("--out", metavar="DIR", help="The dataset to write: new or empty.")
     ],
 ) -> None:
-    """Join datasets; equal samples are kept once, families are computed again over all kernels.
+    """Join datasets; equal samples are kept once, and families are computed again for all kernels.
 
-    If several datasets have the same device, the best of each measured peak is kept; peaks that
-    differ by more than 10 % are listed.
+    If several datasets have the same device, the best value of each measured peak is kept; peaks
+    that differ by more than 10 % are listed.
     """
     from llmperf_common.families.families import assign_families  # noqa: PLC0415
     from llmperf_common.files.outputs import is_folder  # noqa: PLC0415
@@ -177,10 +181,11 @@ def compact_(
     ] = 64,
     as_json: _Json = False,
 ) -> None:
-    """Join small shards into large ones, under the run lock; no row changes.
+    """Join small shards into large ones; no row changes.
 
     Replaced shards stay for a day, and as long as one of the last three versions lists them; a
-    later `compact` removes them. Exit 3 while a collector runs.
+    later `compact` removes them. The command holds the run lock; it ends with exit code 3 if a
+    collector is running.
     """
     from llmperf_common.store.upkeep.compact import CompactionTarget, compact  # noqa: PLC0415
 
@@ -229,6 +234,6 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
 
 
 def _place(location: str) -> str:
-    """Return a normal form of a dataset's location, which is equal for all spellings."""
+    """Return a normal form of a dataset's location, which is the same for all its spellings."""
     folder = local_folder(location)
     return location.rstrip("/") if folder is None else str(folder.resolve())

@@ -1,7 +1,7 @@
 """``llmperf doctor``: what the machine can run, and what is missing.
 
 Owns the layout of the answer only. ``workers/discovery/runtime_trial.py`` says why an OpenCL
-runtime is unusable and how to mend it, ``workers/discovery/candidates.py`` which runtimes are
+runtime is unusable and how to mend it. ``workers/discovery/candidates.py`` says which runtimes are
 absent.
 """
 
@@ -36,7 +36,7 @@ def doctor(
         bool,
         typer.Option(
             "--again",
-            help="Try every CPU runtime again, also those with a stored verdict.",
+            help="Try every CPU runtime again, including runtimes with a stored verdict.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,

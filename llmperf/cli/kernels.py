@@ -30,7 +30,11 @@ def kernels(
 
     if copy is not None:
         if as_json:
-            raise CommandError(Exit.USAGE, "--json lists, --copy copies: give one of them")
+            what = (
+                "--json and --copy cannot be combined: --json prints the list of kernels, --copy "
+                "copies the kernels"
+            )
+            raise CommandError(Exit.USAGE, what)
         say(f"{copy_kernels(copy)} sources copied to {copy}")
         return
     found = list(own_kernels())

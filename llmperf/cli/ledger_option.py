@@ -1,8 +1,8 @@
 """The ledger of a command: ``--ledger``, ``--ledger-file`` or the variable ``LLMPERF_LEDGER``.
 
 Owns these three sources and their order. The URL of a Redis server contains a password. Every user
-of the host sees a command's arguments in ``ps``, and on a cluster in Ray's list of jobs; a file of
-mode 600 and the environment stay private.
+of the host can see a command's arguments in ``ps`` and, on a cluster, in Ray's list of jobs. A file
+of mode 600 and the environment stay private.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _checked(text: str, source: str) -> str:
 
 def _content(file: Path) -> str:
     try:
-        # Non-blocking: opening a named pipe would wait for a writer.
+        # Non-blocking, because opening a named pipe would otherwise wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             _check_file(file, os.fstat(descriptor))

@@ -18,7 +18,7 @@ app = typer.Typer(
     cls=Group,
     help="Predict the run time of a GPU kernel from its source, and collect training data.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # rich would cut --samples-per-kernel on 80 columns, and take 0.1 s
+    rich_markup_mode=None,  # rich cuts --samples-per-kernel at 80 columns and takes 0.1 s to load
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -69,7 +69,7 @@ def run() -> None:
     _open_standard_streams()
     sys.excepthook = show_bug
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        # Arrow's own allocator reserves address space in steps of 1 GiB, used or not.
+        # Arrow's own allocator reserves address space in steps of 1 GiB, even if it uses less.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         run_guarded(app)

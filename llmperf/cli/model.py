@@ -188,7 +188,7 @@ def calibrate(
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Correct a trained run for kernels of which a few launches have been measured."""
+    """Correct a trained run for kernels with a few measured launches."""
     from llmperf import api  # noqa: PLC0415
     from trainer.prediction.calibrate import TABLE_HEAD  # noqa: PLC0415
 
@@ -304,7 +304,7 @@ def predict(
     from llmperf import api  # noqa: PLC0415
 
     if sweep not in (None, "local-size"):
-        raise CommandError(Exit.USAGE, f"--sweep {sweep!r}: only local-size can be swept")
+        raise CommandError(Exit.USAGE, f"--sweep {sweep!r}: only local-size is allowed")
     if configs is not None:
         if global_size is not None or local_size is not None or sweep is not None:
             raise CommandError(

@@ -24,7 +24,9 @@ def predict_configs(
     args: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Predict the launches in a file and print a table, CSV (no terminal) or JSON, or write a file.
+    """Predict the launches in a file, and print the predictions or write them to a file.
+
+    Without ``out`` and ``as_json``, a terminal gets a table, and any other output gets CSV.
 
     Args:
         load: returns the model; called after the launches are read.
@@ -33,12 +35,12 @@ def predict_configs(
         out: the file to write; None: print.
         kernel: name of the kernel, if the source has several.
         device: device class.
-        args: arguments for launches that do not give their own.
+        args: arguments for all launches; a launch's own arguments take precedence.
         as_json: whether to print one JSON document.
 
     Raises:
         BadInput: A launch cannot be used (the message names its line), or ``predict`` refuses the
-            input. Nothing is predicted then.
+            input. Then nothing is predicted.
         ConfigError: ``out`` cannot be written.
     """
     from llmperf.prediction import answers  # noqa: PLC0415
@@ -65,7 +67,7 @@ def predict_configs(
 
 
 def _say_warnings(rows: Sequence[dict[str, Any]]) -> None:
-    """Print the warnings common to all launches, and the number of launches with others."""
+    """Print the warnings that all launches share, and how many launches have further warnings."""
     of_all = [text for text in rows[0]["warnings"] if all(text in row["warnings"] for row in rows)]
     for text in of_all:
         say(f"warning: {text}")

@@ -1,4 +1,4 @@
-"""Progress of a collect on stderr, and its reaction to Ctrl-C.
+"""Progress of ``llmperf collect`` on stderr, and its reaction to Ctrl-C.
 
 A terminal shows a live bar; otherwise a line is printed every minute. Both show the rate, the ETA
 and the failures by code.
@@ -88,12 +88,12 @@ def done_before(num_done: int, num_tasks: int) -> str:
 
 @contextlib.contextmanager
 def interrupts_to(control: Control) -> Iterator[None]:
-    """Stop ``control`` on Ctrl-C or SIGTERM: after the current task; at a second signal at once."""
+    """On Ctrl-C or SIGTERM, stop ``control`` after the current task; on a second one, at once."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
         if not control.is_collecting:
-            raise KeyboardInterrupt  # no task has begun: still parsing, probing, opening
+            raise KeyboardInterrupt  # no task has begun: kernels are parsed or probed
         control.interrupt()
         if control.num_interrupts == 1:
             say("stopping after the current task; press Ctrl-C again to drop that task")

@@ -1,4 +1,4 @@
-"""``llmperf report``: reads a dataset, an evaluation, both or a corpus, and writes an HTML page."""
+"""``llmperf report``: reads a dataset, an evaluation, both, or a corpus; writes an HTML page."""
 
 from __future__ import annotations
 
@@ -122,7 +122,11 @@ def write_page(
     local = local_folder(directory)
     if local is not None and local.is_file():
         if evaluation is not None:
-            raise CommandError(Exit.USAGE, "--evaluation goes with a dataset, not with a corpus")
+            raise CommandError(
+                Exit.USAGE,
+                f"--evaluation needs a dataset, but {directory} is a corpus: "
+                "name the dataset instead",
+            )
         _no_kernels_here(choice, "a corpus")
         _report_corpus(local, out, stamp)
         return
@@ -130,7 +134,7 @@ def write_page(
     if is_evaluation and evaluation is not None:
         raise CommandError(
             Exit.USAGE,
-            f"--evaluation goes with a dataset, and {directory} is an evaluation: "
+            f"--evaluation needs a dataset, but {directory} is an evaluation: "
             "name the dataset instead",
         )
     scored = local if is_evaluation else evaluation
@@ -175,7 +179,9 @@ def _wanted_kernels(names: list[str] | None, limit: str | None) -> int | str | l
 
 
 def kernel_choice(kernels: int | str | Sequence[str] | None) -> KernelChoice:
-    """Return which kernels get a section: at most a number, ``"all"``, or by name; None: default.
+    """Return which kernels get a section.
+
+    ``kernels`` is a maximum number, ``"all"``, a list of names or ids, or None for the default.
 
     Raises:
         CommandError: ``kernels`` is another text, or a number below 1.

@@ -1,7 +1,7 @@
 """The options of every command: ``--version``, ``--verbose``, ``--quiet``.
 
-Owns the two base classes of commands and of groups of commands. They add these options, before and
-after a command's name, so that no command declares them.
+Owns the two base classes of commands and of groups of commands. They accept these options before
+and after a command's name, so that no command declares the options itself.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Command(TyperCommand):
         return [*own, *SHARED, help_]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; warn if an option is given twice, as its first value is lost."""
+        """Parse the arguments; warn if a repeated option overwrites its first value."""
         given = [] if ctx.resilient_parsing else self._given(ctx, args)
         left: list[str] = super().parse_args(ctx, args)  # also sets the loudness
         for option, times in Counter(given).items():

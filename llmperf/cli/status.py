@@ -40,7 +40,7 @@ def status(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Show the progress of a run and the state of every process that collects it."""
+    """Show the progress of a run and the state of every process that works on it."""
     named = ledger_of(ledger, ledger_file)
     if named == SQLITE and ledger is None and ledger_file is None:
         named = None  # LLMPERF_LEDGER=sqlite is meant for collect
@@ -188,7 +188,7 @@ def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
 def _stopped_by_signals() -> Iterator[threading.Event]:
     """Turn Ctrl-C and SIGTERM into an event.
 
-    Libraries may swallow an exception during clean-up.
+    An exception could be lost, because libraries may swallow it during clean-up.
     """
     stopped = threading.Event()
 

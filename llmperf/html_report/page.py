@@ -1,7 +1,8 @@
 """The page around the sections: head, style, contents, foot.
 
 Owns the document, which is one file without external resources. The style is inlined, and a content
-security policy forbids everything else: even a missed escape could not run or fetch anything.
+security policy forbids everything else. So even text whose escaping was forgotten could not run or
+fetch anything.
 """
 
 from __future__ import annotations

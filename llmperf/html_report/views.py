@@ -33,7 +33,7 @@ class DatasetView:
         run: Facts of ``run.json`` to print, by name (corpus, ``plan_hash``, ...).
         manifest_version: Number of the manifest that was read; None if there is none.
         num_planned: Number of planned launch configs; None if unknown.
-        num_pending: Planned launch configs without a row; not shown without ``num_planned``.
+        num_pending: Planned launch configs without a row; not shown if ``num_planned`` is None.
         sentinel: Readings of the sentinel kernel on all devices, in any order.
         accesses: For each ``kernel_id`` that was traced, what a launch of it accesses, or why
             nothing is known.
@@ -107,7 +107,7 @@ class KernelChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """The time and the LLMPerf version of a page; arguments, so that pages can be reproduced."""
+    """Time and LLMPerf version of a page; they are arguments so that a page can be reproduced."""
 
     made_at: datetime | None = None
     version: str = ""

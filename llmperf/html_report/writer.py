@@ -87,11 +87,11 @@ def render_report(
     stamp: Stamp = _NO_STAMP,
     kernels: KernelChoice = _BY_RULE,
 ) -> str:
-    """Return the page as text: the dataset's part, the evaluation's part, or both.
+    """Return the page about a dataset, an evaluation or both as text.
 
     Raises:
-        ValueError: Neither was given, or the dataset lacks a kernel that ``kernels`` names
-            (``UnknownKernelError``).
+        ValueError: Neither a dataset nor an evaluation was given, or the dataset lacks a kernel
+            that ``kernels`` names (``UnknownKernelError``).
     """
     if dataset is None and evaluation is None:
         raise ValueError("a report needs a dataset, an evaluation or both")

@@ -56,7 +56,7 @@ class Analyst:
     progress: Callable[[str], object] = lambda _line: None
     _known: dict[str, Known] = field(default_factory=dict)
     _device: DeviceRef | str | None = None
-    """The device for probes, or a message why there is no device; None before the first search."""
+    """The device for probes, or the reason why there is none; None before the first search."""
 
     def knows(self, kernel: Kernel) -> Known | None:
         """Return what is known without a probe; None for a kernel that was never analysed."""
@@ -71,7 +71,7 @@ class Analyst:
         return self._known.get(kernel.kernel_id)
 
     def find_out(self, kernel: Kernel) -> Known:
-        """Return what is known; probe a kernel that was never analysed, which takes seconds."""
+        """Return what is known; probe the kernel first if it was never analysed (takes seconds)."""
         known = self.knows(kernel)
         if known is None:
             known = self._probed(kernel)

@@ -29,7 +29,7 @@ class AnalysisCache:
     folder: Path
 
     def read(self, kernel_id: str) -> Analysis | None:
-        """Return the analysis of one kernel; None where no analysis is stored or it has expired."""
+        """Return the analysis of one kernel; None if no analysis is stored or it has expired."""
         try:
             row = json.loads(read_plain(self._path(kernel_id), max_bytes=_MOST_BYTES))
             if time.time() > row.get("until_s", math.inf):

@@ -65,7 +65,7 @@ def documents(configs: Sequence[Config], predictions: Sequence[Prediction]) -> l
 
 
 def shown_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the cells of ``HEAD`` for each document; for a launch without an id its number."""
+    """Return the cells of ``HEAD`` for each document; launches without an id show their number."""
     return [
         (
             str(row.get("id", number)),
@@ -87,7 +87,9 @@ def shown_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def out_file(path: Path) -> Callable[[Sequence[dict[str, Any]]], None]:
-    """Return a function that atomically writes documents to ``path``; its suffix gives the format.
+    """Return a function that writes documents to ``path`` atomically.
+
+    The suffix of ``path`` selects the format.
 
     ``path`` is checked now, before anything is predicted.
 

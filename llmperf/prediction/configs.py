@@ -33,7 +33,8 @@ _ARGUMENT_PREFIX = "arg."
 _MORE = "see docs/how-to/predict-many-configs.md"
 _MAX_BYTES = 256 * 2**20
 _MAX_LAUNCHES = 1_000_000
-"""Launches of one file: each takes about 0.4 KiB of memory before the first prediction."""
+"""Maximum number of launches in one file. Each launch takes about 0.4 KiB of memory before the
+first prediction."""
 _MAX_SIZE = 2**63
 _MOST_SHOWN = 80
 """Maximum number of characters of a faulty value in a message."""
@@ -47,7 +48,7 @@ class Config:
     """One launch of a file.
 
     Attributes:
-        id: the user's name for the launch; None where the file has none.
+        id: the user's name for the launch; None if the file gives no name.
         launch: the launch; its ``name`` is its place in the file.
     """
 
@@ -83,7 +84,9 @@ def read_configs(file: str | Path, shared: Mapping[str, Value] | None = None) ->
 
 def _check_number(number: int, where: str) -> None:
     if number > _MAX_LAUNCHES:
-        raise BadInput(f"{where}: more than {_MAX_LAUNCHES:,} launches: give them in several files")
+        raise BadInput(
+            f"{where}: more than {_MAX_LAUNCHES:,} launches: write them to several files"
+        )
 
 
 def _content(file: str | Path, where: str) -> bytes:
@@ -206,7 +209,7 @@ def _csv_rows(text: str, where: str) -> Rows:
                 continue
             if len(cells) != len(header):
                 raise BadInput(
-                    f"{where}, {line}: {len(cells)} cells for {len(header)} columns: quote a cell "
+                    f"{where}, {line}: {len(cells)} cells, but {len(header)} columns: quote a cell "
                     'that holds commas, as "64,64"'
                 )
             given = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
@@ -263,7 +266,7 @@ def _check_columns(names: list[str], where: str) -> None:
 
 
 def _from_columns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a table row as a launch: columns that are no launch keys are kernel arguments."""
+    """Return a table row as a launch; columns other than the launch keys are kernel arguments."""
     values = {key: row[key] for key in _KEYS if key in row}
     arguments = {
         name.removeprefix(_ARGUMENT_PREFIX): value
@@ -277,7 +280,7 @@ def _from_columns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
         except _RepeatedKeyError as error:
             raise BadInput(f"{where}: args: {_repeated(error)}") from None
         except (ValueError, RecursionError):
-            return values  # ``_config`` refuses the text, which is no object, and shows it
+            return values  # ``_config`` refuses the text with a message, because it is no object
     if isinstance(given, list):  # Arrow's form of a map
         if len(dict(given)) < len(given):
             raise BadInput(f"{where}: args: a name appears twice: keep one of them")

@@ -1,4 +1,4 @@
-"""Counts the work of launches to predict, on a CPU device, if the model uses these counts.
+"""Counts, on a CPU device, the work of the launches to predict, if the model uses these counts.
 
 Decides when and how long work is counted, and owns the message if it is not counted. The counting
 runs in a child process that is killed after a time limit (``workers/work``).
@@ -61,7 +61,7 @@ class WorkCounter:
 
 
 def _words(failure: Failure) -> str:
-    """Return the detail of a failure, of a traceback only the last line, which names the error."""
+    """Return the detail of a failure; of a traceback only the last line, which names the error."""
     if failure.code is not FailureCode.INTERNAL_ERROR:
         return failure.detail
     lines = failure.detail.strip().splitlines() or ["unknown"]

@@ -53,9 +53,9 @@ class PlannedFiller:
             if one.position not in self.given
         ]
         warnings = [
-            f"argument {declared.name!r} not given: "
-            + (f"elements {one.elements}" if declared.kind.is_buffer else f"value {one.value}")
-            + f" taken ({self._rule_text(declared, one, global_size)})"
+            f"argument {declared.name!r} not given: using "
+            + (f"{one.elements} elements" if declared.kind.is_buffer else f"value {one.value}")
+            + f" ({self._rule_text(declared, one, global_size)})"
             for declared, one in missing
         ]
         if any(declared.kind.is_buffer for declared, _ in missing):
@@ -64,7 +64,7 @@ class PlannedFiller:
         return Filled(args=args, warnings=tuple(warnings))
 
     def allows(self, local_size: Sizes) -> bool:
-        """Whether, as far as known, the kernel's arrays of fixed size suffice for a local size."""
+        """Whether the kernel's arrays of fixed size suffice for a local size; true if unknown."""
         return self.rule.allows(local_size)
 
     @property
@@ -73,11 +73,14 @@ class PlannedFiller:
 
     def _source_text(self) -> str:
         if self._is_analysed:
-            return f"missing arguments are filled as `collect` plans them, from {self.known.said}"
+            return (
+                "missing arguments get the values that `llmperf collect` would use, based on "
+                f"{self.known.said}"
+            )
         why = f": {self.known.said}" if self.known.said else ""
         return (
             "missing buffers are as large as the NDRange, because the kernel's memory accesses are "
-            f"not known{why}; give their numbers of elements with --arg"
+            f"not known{why}; give the number of elements of each buffer with --arg"
         )
 
     def _rule_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
@@ -99,7 +102,7 @@ class PlannedFiller:
     def _scalar_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
         if not is_integer_scalar(argument.scalar_type):
             is_usual = filled.value == 1.0
-            return "the default of a floating scalar" if is_usual else _DRAWN_TEXT
+            return "the default of a floating-point scalar" if is_usual else _DRAWN_TEXT
         return self._integer_text(argument, filled, global_size)
 
     def _integer_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
@@ -109,12 +112,15 @@ class PlannedFiller:
             return "chosen so that more work-items do work"
         axis = guarded_axis(argument, global_size)
         if axis is not None:
-            return f"the global size of dimension {axis}, with whose id the kernel compares it"
+            return (
+                f"the global size of dimension {axis}, because the kernel compares the argument "
+                "with the id of that dimension"
+            )
         if is_row_length(argument, global_size):
             return "the length of a row: the global size of dimension 0"
         if argument.size_role is SizeRole.LANES:
             return f"{MOST_LANES}, because it divides a work-group into parts"
-        return "the global size, limited because it may be the length of a loop"
+        return "the global size, but limited, because it may be the length of a loop"
 
     def _is_chosen(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> bool:
         inputs = self.known.analysis.inputs if self.known.analysis is not None else None
@@ -160,7 +166,8 @@ def planned_filler(
     Args:
         kernel: the kernel, with its signature.
         device: the device of the launches.
-        given: checked number of elements (buffer) or value (scalar) by position of the argument.
+        given: a mapping from argument position to the checked number of elements (buffer) or value
+            (scalar).
         known: the kernel's memory analysis.
     """
     assert kernel.signature is not None, "a kernel without signature is refused before"

@@ -44,7 +44,7 @@ class Launch:
         global_size: work-items in each of 1 to 3 dimensions; a number for one dimension.
         local_size: work-items of a work-group in each dimension; a number for one dimension.
         args: arguments by name: the number of elements of a buffer, the value of a scalar. Missing
-            arguments are filled as ``collect`` plans them.
+            arguments get the values that ``collect`` would use.
         sweep: whether to predict every legal local size, too.
         name: name of the launch in messages, such as ``line 7``; empty: its number.
     """
@@ -246,7 +246,7 @@ class Model:
             with named_errors(name):
                 requests.append(question(launch, name))
         said = [
-            f"the parser does not know a name; the device's compiler may know it: line {one}"
+            f"LLMPerf's parser does not know a name that the device's compiler may know: line {one}"
             for one in chosen.unknown
         ]
         records = predict_many(self._run_for(requests), requests, self._analyst.progress)
@@ -256,7 +256,7 @@ class Model:
         ]
 
     def _run_for(self, requests: Sequence[PredictRequest]) -> LoadedRun:
-        """Return the run; if there are measured launches, corrected by the factor of the kernel."""
+        """Return the run, corrected by the kernel's factor if there are measured launches."""
         if self._measured is None or not requests:
             return self._run
         one = requests[0]
@@ -344,5 +344,5 @@ def _only_run() -> tuple[Path, str]:
     if shipped is None:
         raise BadInput("--model is missing and runs/ has no model: make one with `llmperf train`")
     return shipped, (
-        f"no model is named and runs/ has none: {DEFAULT_MODEL}, which comes with llmperf, is used"
+        f"no model is named and runs/ has none: using {DEFAULT_MODEL}, which comes with llmperf"
     )

@@ -28,7 +28,7 @@ def config_page() -> Iterator[str]:
     yield ""
     yield "## `llmperf collect`"
     yield ""
-    yield "`plan.*` and `timing.*` are part of the plan hash: another value needs a new dataset."
+    yield "`plan.*` and `timing.*` are part of the plan hash, so another value needs a new dataset."
     yield "The values of other sections may change when a run is resumed."
     yield ""
     yield from table(("key", "default", "allowed", "meaning"), _keys(CollectConfig))

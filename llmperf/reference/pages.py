@@ -2,7 +2,7 @@
 
 Owns the form of ``docs/reference/*.md``, but no facts: options come from the command tree, columns
 from the Arrow schemas, codes and keys from their tables. A test fails when a page is outdated. This
-module holds only sentences that no other code holds as data (the meaning of a retry rule).
+module contains only sentences that no other code has as data (the meaning of a retry rule).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _failures() -> Iterator[str]:
     yield "A failure is a row: `samples.status` holds its code, `samples.failure_detail` the"
-    yield "evidence (head and tail of it, at most 8 KB). Retries happen before a row is committed;"
-    yield "a committed row is final."
+    yield "evidence (its beginning and end, at most 8 KB). Retries happen before a row is"
+    yield "committed; a committed row is final."
     yield ""
     yield from table(
         ("code", "meaning", "retry rule"),

@@ -30,23 +30,23 @@ the corpus tokenises sources itself, so their length must be bounded; no hand-wr
 long."""
 _MINHASH_SEED = 1
 _MAX_ALL_PAIRS = 300
-"""Number of different sources up to which all pairs are compared, because that is faster than
+"""Number of distinct sources up to which all pairs are compared, because that is faster than
 loading datasketch."""
 
 
 def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
     """Return the family of each kernel: the smallest kernel_id of its near-duplicate component.
 
-    Kernels of one source text are one family. The result depends on the set of kernels, not on
-    their order. Further kernels can join two families into one, so recompute families when sets are
-    merged or split.
+    Kernels with the same source text are in one family. The result depends on the set of kernels,
+    not on their order. Further kernels can join two families into one, so recompute families when
+    sets are merged or split.
 
     Args:
         kernels: (kernel_id, source, name); name is ignored. A kernel without source is a
             family of its own.
 
     Returns:
-        kernel_id to family_id.
+        A mapping from kernel_id to family_id.
     """
     members: dict[bytes, list[str]] = {}
     distinct: list[Views] = []
@@ -98,8 +98,8 @@ def _components(distinct: Sequence[Views]) -> list[int]:
         sets = [views[view] for views in distinct]
         candidates = _all_pairs if len(sets) <= _MAX_ALL_PAIRS else _sketched_pairs
         for first, second in candidates(sets):
-            # In a large family most pairs are already joined through other pairs: skip their
-            # comparison.
+            # In a large family most pairs are already joined through other pairs: do not compare
+            # them.
             joined = _find(parents, first) == _find(parents, second)
             if not joined and jaccard(sets[first], sets[second]) >= MIN_JACCARD:
                 _unite(parents, first, second)
@@ -107,7 +107,7 @@ def _components(distinct: Sequence[Views]) -> list[int]:
 
 
 def _sketched_pairs(sets: Sequence[Hashes]) -> Iterable[tuple[int, int]]:
-    # Imported here: datasketch loads scipy, which takes a second.
+    # Imported here, because datasketch loads scipy, which takes a second.
     from datasketch import MinHash, MinHashLSH  # noqa: PLC0415
 
     index = MinHashLSH(num_perm=_NUM_PERMUTATIONS, params=(_LSH_BANDS, _LSH_ROWS))
@@ -115,7 +115,7 @@ def _sketched_pairs(sets: Sequence[Hashes]) -> Iterable[tuple[int, int]]:
     for position, one in enumerate(sets):
         sketch = model.copy()
         for start in range(0, len(one), _SHINGLES_AT_ONCE):
-            # The shingles are hashes already; MinHash takes 32 bits.
+            # The shingles are hashes already; MinHash takes hashes of 32 bits.
             sketch.update_batch((one[start : start + _SHINGLES_AT_ONCE] >> 32).tolist())
         for candidate in index.query(sketch):
             yield candidate, position

@@ -1,7 +1,7 @@
 """The token runs of many sources, compact enough that a trained run can store them.
 
 A new source is compared exactly with all training sources by these runs. Owns the stored form: for
-each view (``shingles.py``) the different runs as 32-bit hashes, and for each source its runs.
+each view (``shingles.py``) the distinct runs as 32-bit hashes, and for each source its runs.
 Sources cannot be recovered: names are numbered, numbers become classes, and runs are hashed. 6,291
 kernels of public repositories take 4 MB, a quarter of their text.
 
@@ -28,8 +28,8 @@ Floats = npt.NDArray[np.float64]
 Short = npt.NDArray[np.uint32]
 
 _KEPT_BITS = np.uint64(32)
-"""Number of bits kept of each 64-bit hash. Among 400,000 different runs about 20 pairs then
-collide. Each collision changes one run of one pair of sources."""
+"""Number of bits kept of each 64-bit hash. Among 400,000 distinct runs about 20 pairs then collide.
+Each collision changes one run of one pair of sources."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class _View:
     """One view of n sources.
 
     Attributes:
-        hashes: the different runs in the order of their first appearance, shape (r,).
+        hashes: the distinct runs in the order of their first appearance, shape (r,).
         members: for each source the positions of its runs in ``hashes``, ascending; the positions
-            of all sources follow each other, shape (m,).
+            of all sources are concatenated, shape (m,).
         starts: the start of each source in ``members``, shape (n + 1,).
     """
 
@@ -57,7 +57,7 @@ class _View:
         return self.hashes[order], order, np.concatenate([[0], np.cumsum(counts)]), owner[by_run]
 
     def overlaps(self, wanted: Short) -> Floats:
-        """Return the Jaccard similarity of ``wanted`` (sorted, unique) to each source: (n,)."""
+        """Return the similarity of ``wanted`` (sorted, unique) to each source, shape (n,)."""
         ordered, positions, first, owners = self._by_hash
         place = np.minimum(np.searchsorted(ordered, wanted), max(0, len(ordered) - 1))
         found = positions[place[ordered[place] == wanted]] if len(ordered) else positions
@@ -85,7 +85,7 @@ class SourceSets:
         return cls(tuple(_view([one[view] for one in sets]) for view in range(NUM_VIEWS)))
 
     def overlaps(self, source: str) -> Floats:
-        """Return the larger Jaccard similarity of both views to each source, shape (n,)."""
+        """Return ``source``'s similarity to each stored source, the larger of both views: (n,)."""
         wanted = short_views(source)
         each = [view.overlaps(one) for view, one in zip(self._views, wanted, strict=True)]
         return np.asarray(np.max(each, axis=0), dtype=np.float64)
@@ -93,8 +93,9 @@ class SourceSets:
     def table(self) -> pa.Table:
         """Return a table for ``of_table``: one row per source, of integers that compress well.
 
-        ``runs_V`` holds the numbers of the source's runs in view V, as differences. ``new_V`` holds
-        the hashes of the runs that no earlier source has; these runs get the next free numbers.
+        ``runs_V`` holds the numbers of the source's runs in view V, each as the difference from the
+        number before it. ``new_V`` holds the hashes of the runs that no earlier source has; these
+        runs get the next free numbers.
         """
         columns: dict[str, pa.Array] = {}
         for name, view in enumerate(self._views):

@@ -53,7 +53,7 @@ class AccessView:
         groups: linear numbers of the work-groups, ascending. Their work-items are ordered by local
             linear id.
         items_a_column: number of work-items in a column; the last column may have fewer.
-        maps: one map for each position and use with accesses.
+        maps: one map for each pair of position and use that has accesses.
     """
 
     groups: tuple[int, ...]

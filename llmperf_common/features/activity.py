@@ -17,9 +17,10 @@ FEW_SHARE = 0.1
 probably returned at a guard such as ``if (i >= n) return``."""
 _UNEVEN_SPREAD = 0.5
 _UNEVEN_PEAK = 3.0
-"""Lower limits of ``item_spread`` and ``warp_peak`` for idle work-items. In a reduction, too, only
-one of hundreds of work-items stores, but all work-items do similar work before the store. The
-reductions in kernels/ have a spread of at most 0.35 and a peak of at most 2.1."""
+"""Limits of ``item_spread`` and ``warp_peak``: a launch that reaches neither is not ``few_items``,
+however few work-items store. For example, in a reduction only one of hundreds of work-items stores,
+but all do similar work before the store. The reductions in kernels/ have a spread of at most 0.35
+and a peak of at most 2.1."""
 
 
 class Activity(StrEnum):

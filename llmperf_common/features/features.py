@@ -2,9 +2,9 @@
 
 Owns the names, their order and the combination of static features with a launch. Static features
 come from ``workers/source/static_features.py`` under the names in ``static_feature_names.py``.
-Every name in that table is used (``weighted_*`` and ``open_*`` by their convention), so a new name
-needs no change here. ``feature_meanings()`` returns the documented table. ``launch_columns.py``
-turns records and tables into columns.
+Every name in that table becomes a feature, and names that begin with ``weighted_`` or ``open_`` are
+also combined with the launch's sizes. So a new name needs no change here. ``feature_meanings()``
+returns the documented table. ``launch_columns.py`` turns records and tables into columns.
 
 Sizes and times are log2, because times span six decades and effects multiply; counts are log2(1 +
 x) where zero is common. NaN means unknown (an unmeasured peak, a static feature that an older
@@ -55,8 +55,8 @@ _LAUNCH_MEANINGS: dict[str, str] = {
     "log2_waves": "log2 of ceil(work-groups / compute units)",
     "wave_fill": "work-groups / (waves x compute units): how full the waves are",
     "log2_items_per_unit": "log2 of work-items per compute unit that has a work-group",
-    "regime_idle_sm": "1 if work-groups < compute units",
-    "regime_under_utilised": "1 if compute units <= work-groups < 20 x compute units",
+    "regime_idle_sm": "1 if work-groups < max(compute units, 2)",
+    "regime_under_utilised": "1 if max(compute units, 2) <= work-groups < 20 x compute units",
     "regime_fully_utilised": "1 if work-groups >= 20 x compute units",
     "log2_buffer_bytes": "log2(1 + bytes of all global and constant buffers)",
     "log2_read_bytes": "log2(1 + bytes of the buffers that the kernel may read)",

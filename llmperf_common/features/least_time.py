@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from llmperf_common.records import Device
 
 FLOOR_SHARE = 0.25
-"""Share of the measured time of an empty launch (a median of 64 readings) that no launch undercuts.
-The shortest of 1,248 measured kernels took 0.52 of that time."""
+"""Share of the measured time of an empty launch (a median of 64 readings). No launch is assumed to
+take less than this share. The shortest of 1,248 measured kernels took 0.52 of that time."""
 READ_FACTOR = 4 / 3
 """Factor by which a kernel that only reads can exceed the measured DRAM peak. The peak counts the
 two reads and one write of a triad. With write-allocate, however, the bus moves four lines."""
@@ -24,7 +24,7 @@ _TRANSFERS_A_CLOCK = 2
 """Transfers per memory clock: double data rate, as in CUDA's bandwidth figures. An H200 has
 2 x 3.2 GHz x 752 bytes = 4,814 GB/s."""
 CACHES_LEFT_OUT = 2
-"""Multiple of the last-level cache's size. So many bytes count as cached, because warm launches
+"""Number of bytes that count as cached, as a multiple of the last-level cache's size. Warm launches
 find data in the cache."""
 
 SECTOR_BYTES = 32
@@ -52,7 +52,7 @@ class DenseAccess:
     is_whole: bool = False
 
     def elements(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of different elements that a launch certainly touches.
+        """Return the number of distinct elements that a launch certainly touches.
 
         Args:
             sizes: the result of ``llmperf_common.analysis.launch_sizes``.
@@ -107,7 +107,7 @@ def least_time_ns(
     bus_gbps = _bus_gbps(device)
     if (
         bus_gbps >= device.peak_dram_gbps
-    ):  # otherwise the driver reports a bus width or clock that is not the memory's
+    ):  # otherwise the bus width or clock that the driver reports is wrong
         rate = min(rate, bus_gbps)
     return max(floor_ns, beyond_cache / rate)
 

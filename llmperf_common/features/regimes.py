@@ -9,7 +9,7 @@ UNDER_UTILISED_GROUPS_PER_UNIT = 20
 
 
 def regime_of(num_work_groups: int, compute_units: int) -> Regime:
-    """Return the regime of a launch with ``num_work_groups`` on a device of ``compute_units``.
+    """Return the regime of ``num_work_groups`` work-groups on ``compute_units`` compute units.
 
     >>> [regime_of(groups, 132).value for groups in (131, 132, 2640)]
     ['idle_sm', 'under_utilised', 'fully_utilised']

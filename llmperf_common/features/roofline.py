@@ -2,7 +2,7 @@
 
 Owns the roofline terms, the features made from them and the ``bound`` label. The terms are
 deliberately rough (static counts x work-items / measured peaks), because models learn what the
-terms lack. Estimates from counted work: ``work_features.py``.
+terms lack. ``work_features.py`` has estimates from counted work.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ WARP = 32
 """Lanes of a warp on NVIDIA GPUs; used on other devices as a typical alignment."""
 
 _OPERATIONS_PER_MATH_CALL = 8.0
-"""Approximate cost of a special function in additions: it runs at a quarter of their rate, and
-needs helper operations."""
+"""Approximate cost of a special function, in additions. A special function runs at a quarter of the
+rate of additions, and needs helper operations."""
 
 _ACCESS_PATTERNS = (
     "unit_stride_accesses",
@@ -38,7 +38,7 @@ _NOMINAL_FLOOR_NS = 4000.0
 
 
 class Bound(StrEnum):
-    """The resource that limits a launch: the largest of the three analytic terms."""
+    """The resource that limits a launch: the one with the largest of the three analytic terms."""
 
     LATENCY = "latency"
     BANDWIDTH = "bandwidth"
@@ -50,7 +50,8 @@ ANALYTIC_MEANINGS: dict[str, str] = {
     "log2_dram_term_ns": "log2 of buffer bytes / DRAM bandwidth",
     "log2_l2_term_ns": "log2 of buffer bytes / last-level-cache bandwidth",
     "log2_access_term_ns": "log2 of static bytes accessed x work-items / cache bandwidth",
-    "log2_compute_term_ns": "log2 of static arithmetic (open loops by scalar) x work-items / peak",
+    "log2_compute_term_ns": "log2 of static arithmetic (in open loops: as many trips as the "
+    "largest scalar) x work-items / peak",
     "log2_latency_term_ns": "log2 of the launch floor",
     "log2_roofline_ns": "log2 of the largest known term: memory, compute, latency",
 }
@@ -117,7 +118,7 @@ def _compute_term_ns(columns: LaunchColumns, fp32_gflops: Floats) -> Floats:
 
 
 def _accessed_bytes(columns: LaunchColumns) -> Floats:
-    """Return the bytes requested from caches; a warp that reads one element makes one access."""
+    """Return the bytes requested from caches; lanes of a warp share a broadcast access."""
     kinds = [columns.static_feature(name) for name in _ACCESS_PATTERNS]
     every = np.maximum(np.nan_to_num(np.stack(kinds)).sum(axis=0), 1.0)
     shared = np.nan_to_num(columns.static_feature("broadcast_accesses")) / every
@@ -131,8 +132,8 @@ def _terms_ns(
     """Return the memory, compute and latency terms in ns (1 GB/s is 1 byte per nanosecond).
 
     The memory term is the larger of footprint / DRAM bandwidth (cache bandwidth if the footprint
-    fits) and all accessed bytes / cache bandwidth. With ``nominal_units`` (compute units),
-    unmeasured peaks are replaced by nominal ones.
+    fits into the cache) and all accessed bytes / cache bandwidth. With ``nominal_units`` (compute
+    units), unmeasured peaks are replaced by nominal ones.
     """
     dram = columns.device_number("peak_dram_gbps")
     l2 = columns.device_number("peak_l2_gbps")

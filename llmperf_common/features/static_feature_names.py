@@ -2,7 +2,7 @@
 
 Owns the table only, so that it can be imported without libclang.
 ``workers/source/static_features.py`` counts the features; ``llmperf_common/features/features.py``
-combines them with a launch. Names are stored in ``kernels.static_features``: add names,
+combines them with a launch. Names are stored in ``kernels.static_features``, so add names, but
 never rename one.
 
 Conventions. Operations and special functions count once per vector lane, each memory access once.
@@ -92,4 +92,5 @@ STATIC_FEATURES: dict[str, str] = {
     "uses_local": "1 if local memory is used at all.",
     "dims": "Number of NDRange dimensions that the kernel uses.",
 }
-"""Name to meaning. Every kernel has all features; a count is 0 where nothing was found."""
+"""A mapping from name to meaning. Every kernel has all features; a count is 0 where nothing was
+found."""

@@ -50,8 +50,8 @@ def columns_from_tables(
 
     Raises:
         ValueError: A sample's task or device is in no row; or its NDRange does not have 1 to 3
-            dimensions. Rows of a kernel that failed before its first launch have none: leave such
-            rows out.
+            dimensions. Rows of a kernel that failed before its first launch have no NDRange: leave
+            such rows out.
     """
     kernel_row = kernel_rows(samples, kernels)
     device_row = device_rows(samples, devices)
@@ -114,9 +114,9 @@ def _rows_of(samples: pa.Table, table: pa.Table, key: str, name: str) -> Codes:
 
 
 def flat_lists(column: pa.ChunkedArray) -> tuple[Codes, pa.Array]:
-    """Return the row of each item of a list column, shape (a,), and the items; null has none."""
+    """Return the row of each item of a list column, shape (a,), and the items of all lists."""
     lists = column.combine_chunks()
-    if isinstance(lists, pa.ChunkedArray):  # pyarrow keeps a table without rows chunked
+    if isinstance(lists, pa.ChunkedArray):  # pyarrow keeps a column without rows chunked
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], column.type)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     return np.repeat(np.arange(len(lists)), lengths).astype(np.int64), lists.flatten()

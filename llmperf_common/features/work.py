@@ -15,7 +15,7 @@ class Work:
 
     Operations are operations of the source, once per vector lane; a fused multiply-add counts as
     two (``docs/explanation/work.md`` has the rules). ``…_requests`` counts the accesses of a warp
-    (32 neighbouring work-items) as one request; ``…_sectors`` counts the different 32-byte blocks
+    (32 neighbouring work-items) as one request; ``…_sectors`` counts the distinct 32-byte blocks
     that each request touches, summed over requests. ``barriers`` and ``loop_turns`` (loop
     iterations) are summed over work-items. ``active_items`` is the number of work-items with a
     store or atomic operation in global memory.
@@ -25,10 +25,10 @@ class Work:
     standard deviation ÷ mean of the work per work-item. ``warp_peak``: work of the busiest warp ÷
     mean per warp.
 
-    ``…_lines``: like ``…_sectors``, but for lines of 128 bytes. ``group_bytes``: the different
-    bytes of global memory that each work-group touches, summed over work-groups.
-    ``global_atomic_requests``: atomic operations, those of a warp as one request;
-    ``global_atomic_addresses``: the different addresses of each such request, summed over requests;
+    ``…_lines``: like ``…_sectors``, but for lines of 128 bytes. ``group_bytes``: the distinct bytes
+    of global memory that each work-group touches, summed over work-groups.
+    ``global_atomic_requests``: atomic operations, where those of a warp count as one request;
+    ``global_atomic_addresses``: the distinct addresses of each such request, summed over requests;
     ``global_atomic_peak``: the number of atomic operations on the most used address. The fields of
     this paragraph are None in rows that an earlier release counted. ``group_bytes`` is also None
     for kernels whose work-groups are too expensive to run completely.

@@ -31,8 +31,8 @@ _LANES_A_CLOCK = {
 """Operations that a compute unit starts per clock. GPUs with a lower double-precision rate are
 recognised by their measured peak."""
 _FMA = 2
-"""Operations of a fused multiply-add. Measured peaks count two; most code has separate
-operations."""
+"""Operations of a fused multiply-add. Measured peaks count two; most code has separate additions
+and multiplications."""
 _LATENCY_CLOCKS = {
     "fp32_ops": 5.0,
     "fp64_ops": 5.0,
@@ -65,10 +65,10 @@ _AMOUNTS = (
 _TERMS: dict[str, str] = {
     "dram": "min(bytes of sectors, buffer bytes) / DRAM bandwidth; 0 if the buffers fit the cache",
     "l2": "sectors that loads and stores request from L1 / last-level-cache bandwidth",
-    "l1": "requests of warps, or sectors, / first-level cache throughput of the used compute units",
+    "l1": "max(requests of warps, sectors / 4) / clock rate, summed over the used compute units",
     "compute": "operations by kind / throughput of the used compute units, idle lanes included",
     "local": "accesses to local memory / throughput of the used compute units",
-    "atomic": "atomic operations / throughput: in global memory one warp's operations per clock",
+    "atomic": "atomic operations / throughput (in global memory: one warp's operations per clock)",
     "latency": "latencies of the busiest warp's steps, summed; loads from small buffers are faster",
     "wave": "the latency term x number of rounds of resident work-groups",
 }
@@ -86,15 +86,15 @@ WORK_MEANINGS: dict[str, str] = {
     "counted_item_spread": "log2(1 + standard deviation / mean of the work of work-items)",
     "counted_warp_peak": "log2 of the busiest warp's work / the mean",
     "counted_unsure": "1 if barriers were ignored while counting and their effect was not checked",
-    "counted_error": "standard error of the count, as a share",
+    "counted_error": "standard error of the count, as a share of the count",
     **{f"counted_{name}_term_ns": f"log2(1 + ns), {meaning}" for name, meaning in _TERMS.items()},
     "counted_time_ns": "log2 of the sum of the launch floor and all terms except wave",
     "counted_bound_ns": "log2 of the largest of the launch floor and all terms except wave",
     "counted_lines_a_load": "log2 of 128-byte lines per load request of a warp",
     "counted_lines_a_store": "log2 of 128-byte lines per store request of a warp",
-    "counted_group_bytes": "log2(1 + different bytes that a work-group touches)",
-    "counted_group_reuse": "log2(bytes loaded and stored / different bytes that work-groups touch)",
-    "counted_atomic_sharing": "log2(global atomic operations / different addresses, by warp)",
+    "counted_group_bytes": "log2(1 + distinct bytes that a work-group touches)",
+    "counted_group_reuse": "log2(bytes loaded and stored / distinct bytes that work-groups touch)",
+    "counted_atomic_sharing": "log2(global atomics / distinct addresses per warp request)",
     "counted_atomic_peak": "log2(1 + atomic operations on the most used address)",
 }
 

@@ -128,7 +128,7 @@ def _mode(path: Path) -> int | None:
 
 
 def _behind_links(path: Path, option: str = "--out") -> Path:
-    """Return ``path`` for new output; refuse a dangling link, which this command did not create."""
+    """Return ``path`` for new output; refuse a dangling link, which no command creates."""
     for link in (path, *path.parents):
         if link.is_symlink() and not link.exists():
             what = "is" if link == path else f"lies behind {link},"
@@ -139,4 +139,4 @@ def _behind_links(path: Path, option: str = "--out") -> Path:
 
 
 def _kind(mode: int) -> str:
-    return next((name for test, name in _KINDS if test(mode)), "no regular file")
+    return next((name for test, name in _KINDS if test(mode)), "a special file")

@@ -48,7 +48,10 @@ def column_chunks(data: memoryview) -> Iterator[ColumnChunk]:
         raise ValueError("it does not end like a Parquet file (PAR1)")
     length = int.from_bytes(data[-8:-4], "little")
     if length > min(len(data) - _TAIL_BYTES, MAX_FOOTER_BYTES):
-        raise ValueError(f"its footer has {length} bytes: at most {MAX_FOOTER_BYTES} are read")
+        raise ValueError(
+            f"its footer's length ({length} bytes) exceeds the file or the limit of "
+            f"{MAX_FOOTER_BYTES} bytes"
+        )
     reader = _Reader(data[len(data) - _TAIL_BYTES - length : len(data) - _TAIL_BYTES])
     try:
         for group in reader.struct().get(_ROW_GROUPS, ()):
@@ -92,7 +95,7 @@ class _Reader:
         return self._element(kind, depth)
 
     def _element(self, kind: int, depth: int) -> Any:
-        """Return one value, in the form of a list's elements: a boolean there takes one byte."""
+        """Return one value in the form that list elements have, where a boolean takes one byte."""
         if kind in _INTEGERS:
             return self._integer()
         if kind == _BINARY:
@@ -121,7 +124,7 @@ class _Reader:
         return self._data[self._at - length : self._at]
 
     def _expect(self, length: int) -> None:
-        """Raise ValueError if fewer than ``length`` bytes follow (elements take at least one)."""
+        """Raise ValueError unless ``length`` bytes follow; an element takes at least one byte."""
         if length > len(self._data) - self._at:
             raise ValueError("its footer is cut short")
 

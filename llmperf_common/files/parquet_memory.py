@@ -58,15 +58,15 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             most_in_it = chunk.num_values * max(1, chunk.uncompressed_bytes)
             texts[chunk.path] = texts.get(chunk.path, 0) + most_in_it
         num_bytes = _within(num_bytes, most)
-    # A column is read and counted exactly only if it could take more than an eighth of the limit,
-    # with its longest possible string in every row.
+    # A column's exact size is counted only if the column could take more than an eighth of the
+    # limit, with its longest possible string in every row.
     for path, most_in_it in texts.items():
         if most_in_it > most // 8:
             num_bytes = _within(num_bytes + _text_bytes(data, path, most), most)
 
 
 def _text_bytes(data: pa.Buffer, path: str, most: int) -> int:
-    """Return the unpacked bytes of a column of strings, reading each different string once."""
+    """Return the unpacked bytes of a column of strings, reading each distinct string once."""
     num_bytes = 0
     with pq.ParquetFile(pa.BufferReader(data), read_dictionary=[path]) as again:
         for group in range(again.num_row_groups):

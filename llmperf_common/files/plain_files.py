@@ -54,7 +54,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def is_own_file(path: Path) -> bool | None:
-    """Whether ``path`` itself is a regular file and no link; None where nothing exists."""
+    """Whether ``path`` itself is a regular file, not a link; None where nothing exists."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -62,10 +62,10 @@ def is_own_file(path: Path) -> bool | None:
 
 
 def open_to_append(path: Path) -> int:
-    """Open a file for appending, create it if missing; refuse a link as file or folder.
+    """Open a file for appending; create it if missing, and refuse it if it or its folder is a link.
 
     Raises:
-        UnfitFileError: The file or its folder is a link, or the file is not a regular one.
+        UnfitFileError: The file or its folder is a link, or the file is not a regular file.
         OSError: The file cannot be opened.
     """
     if path.parent.is_symlink() or is_own_file(path) is False:
@@ -102,7 +102,7 @@ def _open_regular(path: Path, *, max_bytes: int, inside: Path | None) -> int:
 
 
 def open_lock_file(path: Path, *, create: bool, mode: int = 0o644) -> int:
-    """Open a lock file without following a link; an existing one may be read-only.
+    """Open a lock file without following a link; an existing file may be read-only.
 
     Args:
         path: the file.

@@ -27,7 +27,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    r"""Return escaped ``text``, later lines indented, so that no line imitates one of LLMPerf's.
+    r"""Return escaped ``text``; later lines are indented, so that none looks like LLMPerf's own.
 
     >>> visible_lines("cannot read x\nllmperf: done\x07")
     'cannot read x\n  llmperf: done\\x07'
@@ -36,7 +36,7 @@ def visible_lines(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    r"""Return a JSON document with these characters as JSON escapes; its value stays the same.
+    r"""Return a JSON document with such characters as JSON escapes; its value stays the same.
 
     >>> visible_json('"\u202ex"')
     '"\\u202ex"'

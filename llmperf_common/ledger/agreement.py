@@ -2,8 +2,8 @@
 
 Owns the comparison in both directions. A ledger that was rolled back (an old copy, or a file
 without its write-ahead log) knows *less* than the manifests, so it would lease finished tasks
-again. If the newest manifests were removed, the others know less than the ledger, so the shards
-that they lack must be listed again. ``attach.py`` acts on a difference.
+again. If the newest manifests were removed, the remaining ones know less than the ledger, so the
+shards that they lack must be listed again. ``attach.py`` acts on a difference.
 
 It suffices to compare names, because a ledger binds each task to one shard. If the ledger knows
 every shard of a manifest, then no other shard in the ledger contains a task of these shards.
@@ -32,7 +32,8 @@ class Comparison:
 
     Attributes:
         unknown: kernels shards that the manifest lists and the ledger has never recorded.
-        unlisted: shards that the ledger has recorded and the manifest neither lists nor replaces.
+        unlisted: shards that the ledger has recorded and the manifest neither lists nor has
+            replaced or dropped.
         num_without_shard: number of tasks that the ledger calls finished although no shard holds
             them; the ledger would never lease them again.
     """
@@ -76,7 +77,7 @@ def unknown_shards(
     A compacted shard stands for the shards that it replaces: compaction does not tell the ledger.
 
     Args:
-        ledger: the dataset's.
+        ledger: the dataset's ledger.
         manifest: the current version.
         checked: a manifest whose shards the ledger is known to have. Segments that both manifests
             share are skipped.
@@ -98,16 +99,17 @@ def unknown_shards(
 
 
 def has_forgotten(ledger: Ledger, manifest: Manifest, waiting: Iterable[ShardEntry] = ()) -> bool:
-    """Whether ``ledger`` counts fewer finished tasks than its known shards hold: a rollback.
+    """Whether ``ledger`` was rolled back: it counts fewer finished tasks than known shards hold.
 
     ``unknown_shards`` compares each name only once. It therefore misses a server that is later
     restored together with its host to an earlier state, under the same name and run id. The
     ledger's tasks are counted last: commits in the meantime can only add tasks.
 
     Args:
-        ledger: the dataset's.
+        ledger: the dataset's ledger.
         manifest: a manifest that was read before.
-        waiting: shards that the ledger named before the manifest was read, listed or not.
+        waiting: shards that the ledger named before the manifest was read, whether the manifest
+            lists them or not.
     """
     num_bound = manifest.with_shards(waiting, epoch=manifest.epoch).num_tasks
     return ledger.counts(_ALL_TASKS).done < num_bound
@@ -116,7 +118,7 @@ def has_forgotten(ledger: Ledger, manifest: Manifest, waiting: Iterable[ShardEnt
 def lists_all_of(manifest: Manifest, before: Manifest) -> bool:
     """Whether ``manifest`` lists or replaces all shards of ``before``.
 
-    Segments that both share are skipped.
+    Segments that both manifests share are skipped.
     """
     parts = _outside(manifest, before)
     moved = _names(_outside(before, manifest))
@@ -159,7 +161,7 @@ def _names(parts: Sequence[Segment[ShardEntry] | _Part]) -> frozenset[str]:
 
 
 def absent_shards(fs: Filesystem, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
-    """Return those of ``entries`` that are missing on disk or have another length.
+    """Return those of ``entries`` that are missing on disk or have a different length there.
 
     Raises:
         StoreLostError: The dataset itself is gone.

@@ -33,7 +33,7 @@ from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.upkeep.rebuild import rebuild_manifest, tasks_by_shard
 
 _MOST_BYTES = 180
-"""Bytes of a dataset's path in the name of its ledger's folder."""
+"""Maximum number of bytes of a dataset's path in the name of its ledger's folder."""
 _log = logging.getLogger(__name__)
 
 ATTACH_LOCK = "ledger/.attach.lock"
@@ -61,7 +61,7 @@ class LedgerLocation(Protocol):
         ...
 
     def retire(self, *, before: int) -> None:
-        """End every ledger of an epoch below ``before``; its users get ``LedgerLostError``."""
+        """End all ledgers of epochs below ``before``; their users get ``LedgerLostError``."""
         ...
 
     def create(
@@ -124,10 +124,10 @@ def attach(
 
 
 def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
-    """Whether a ledger knows all shards of the manifest, and its other shards are on disk.
+    """Whether a ledger knows all shards of the manifest, and all its other shards are on disk.
 
-    If not, the ledger was rolled back or files were lost. The rebuilt ledger then leases the tasks
-    without a shard on disk again.
+    If not, the ledger was rolled back or files were lost. The rebuilt ledger then leases again the
+    tasks that have no shard on disk.
     """
     try:
         found = compare(ledger, fs)
@@ -159,7 +159,7 @@ def _rebuilt(
     # Retire first, because other processes may still use a ledger that we cannot read. Their
     # commits to that ledger after we have listed the shards would be lost.
     ledger_location.retire(before=epoch)
-    bound: dict[str, array[int]] = {}  # numbers instead of ids: millions of tasks may be done
+    bound: dict[str, array[int]] = {}  # indices, not ids, because millions may be done
 
     def note(name: str, tasks: Sequence[str]) -> None:
         bound[name] = array("q", map(index_of, tasks))
@@ -305,7 +305,7 @@ def ledger_folder(dataset: Path, state_folder: Path) -> Path:
 
     The folder is in the dataset, unless the dataset lies on a network file system, where SQLite's
     locks cannot be trusted. In that case it is a folder of ``state_folder``, named after the
-    dataset's path. A hash of the path tells ``/x/p-q`` from ``/x/p/q``.
+    dataset's path. A hash of the path distinguishes ``/x/p-q`` from ``/x/p/q``.
     """
     if not is_network_filesystem(dataset):
         return dataset / "ledger"

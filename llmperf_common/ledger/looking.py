@@ -41,7 +41,7 @@ class LedgerView:
 
 
 def class_ranges(num_tasks: int, num_classes: int) -> tuple[range, ...]:
-    """Return the tasks of each device class of a plan, in order; all classes have equally many.
+    """Return the tasks of each device class of a plan, in order; all classes have the same number.
 
     >>> class_ranges(6, 2)
     (range(0, 3), range(3, 6))

@@ -22,7 +22,7 @@ class LedgerLostError(Exception):
 class LedgerAwayError(LlmperfError):
     """The ledger cannot be reached now.
 
-    The ledger may have carried out the request or not: ask again later.
+    The request may or may not have been carried out: ask again later.
     """
 
 
@@ -106,7 +106,7 @@ class Ledger(Protocol):
         ...
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Lease up to ``limit`` of ``tasks``, those with expired leases or dead holders first."""
+        """Lease up to ``limit`` of ``tasks``: first those with expired leases or dead holders."""
         ...
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:

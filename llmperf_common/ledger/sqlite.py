@@ -212,7 +212,7 @@ class SqliteLedger:
         """Keep a worker's heartbeat in place of its last one.
 
         The report does not wait for the disk: ``NORMAL`` syncs at checkpoints only. Commits stay
-        durable, which they would not with ``OFF``.
+        durable; with ``OFF`` they would not be.
         """
         self._db.execute("PRAGMA synchronous = NORMAL")
         try:

@@ -73,8 +73,8 @@ def _weighted_quantiles(values: Floats, family: Codes, draws: Floats, share: flo
     for start in range(0, len(draws), step):
         weights = np.cumsum(draws[start : start + step][:, ordered_family], axis=1)
         wanted = share * weights[:, -1:]
-        # ``below`` and ``above`` are two neighbouring values where the position lies between them,
-        # else the same value. The slack absorbs rounding: 0.9 * 10 stays 9.
+        # If the position lies between two neighbouring values, ``below`` and ``above`` are these
+        # two; otherwise both are the same value. The slack absorbs rounding: 0.9 * 10 stays 9.
         below = ordered[np.argmax(weights >= wanted - _SLACK, axis=1)]
         above = ordered[np.argmax(weights > wanted + _SLACK, axis=1)]
         result[start : start + step] = np.where(wanted[:, 0] > 0, (below + above) / 2, np.nan)

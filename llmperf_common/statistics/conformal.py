@@ -3,11 +3,11 @@
 Owns the quantile rule and its record (``conformal.json``). ``trainer/evaluation/calibration.py``
 chooses the calibration rows, which neither fitting nor model selection may have used.
 
-The score of a row is |log2(measured / predicted)|, so an interval is a factor f: time / f to time *
-f. If a model gives each row a spread (the error that it expects), scores are divided by the spread,
-and the half width of an interval is the quantile times the spread (locally weighted conformal
-prediction, Lei et al. 2018, arXiv 1604.04173). Rows with a small spread get narrow intervals. The
-guarantee does not change, because the score still depends on one row only.
+The score of a row is |log2(measured / predicted)|, so an interval has a factor f and runs from time
+/ f to time * f. If a model gives each row a spread (the error that it expects), scores are divided
+by the spread, and the half width of an interval is the quantile times the spread (locally weighted
+conformal prediction, Lei et al. 2018, arXiv 1604.04173). Rows with a small spread get narrow
+intervals. The guarantee does not change, because the score still depends on one row only.
 
 Rows of one kernel resemble each other, so families are exchangeable but rows are not. With
 ``groups`` each of K families has weight 1/(K+1), shared by its rows, and the unseen family has the
@@ -69,7 +69,7 @@ class Conformal:
     """Whether half widths are multiples of the spread that the model predicts for each row."""
 
     def half_widths(self, bins: npt.ArrayLike) -> Floats:
-        """Return each label's log2 half width, shape (n,); the pooled one for unknown labels."""
+        """Return each label's log2 half width, shape (n,); for unknown labels the pooled one."""
         return np.array(
             [self.bins.get(str(label), self.pooled).half_width_log2 for label in np.asarray(bins)],
             dtype=np.float64,
@@ -117,8 +117,8 @@ class Conformal:
         """
         if content.get("schema") not in _SCHEMAS:
             raise ValueError(
-                f"conformal.json: schema {content.get('schema')!r} is not 1 or 2: train the run "
-                "again with this release"
+                f"conformal.json has schema {content.get('schema')!r}, but this LLMPerf reads "
+                "schemas 1 and 2: train the run again with this release"
             )
         try:
             bins, pooled = content["bins"], content["pooled"]
@@ -157,7 +157,9 @@ def conformal_quantile(scores: Floats, groups: npt.ArrayLike | None, level: floa
         ValueError: There are no scores, a score is not finite, or the level lies outside (0, 1).
     """
     if len(scores) == 0 or not np.all(np.isfinite(scores)):
-        raise ValueError(f"conformal: {len(scores)} scores; at least one is needed, all finite")
+        raise ValueError(
+            f"conformal: {len(scores)} scores, but at least one is needed, and all must be finite"
+        )
     if not 0 < level < 1:
         raise ValueError(f"conformal level {level} must lie between 0 and 1")
     labels = np.arange(len(scores)) if groups is None else np.asarray(groups)

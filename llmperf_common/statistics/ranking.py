@@ -79,7 +79,7 @@ def choice_regret(measured_ns: Floats, predicted_ns: Floats, choice: Codes) -> R
     Args:
         measured_ns: shape (n,).
         predicted_ns: shape (n,).
-        choice: code shared by rows that differ in local size only; -1 and groups of one
+        choice: code shared by rows that differ in local size only; rows with -1 and groups of one
             row are ignored.
     """
     kept = choice >= 0

@@ -114,8 +114,8 @@ class Split:
         """
         if content.get("schema") != SPLIT_SCHEMA:
             raise SplitError(
-                f"split.json: schema {content.get('schema')!r} is not {SPLIT_SCHEMA}: train the "
-                "run again with this release"
+                f"split.json has schema {content.get('schema')!r}, but this LLMPerf reads schema "
+                f"{SPLIT_SCHEMA}: train the run again with this release"
             )
         parts, held_out = content.get("parts"), content.get("held_out")
         suites = content.get("public_suites", ())
@@ -215,7 +215,7 @@ def _cut(
     """Cut the ids, in hash order, into parts by ``SHARES``.
 
     Validation, calibration and test get their rounded shares, at least one id each; with
-    ``test_is_filled`` test may get no id. Train gets all other ids.
+    ``test_is_filled`` the test part may get no id. Train gets all other ids.
     """
     needed = 3 if test_is_filled else 4
     if len(ids) < needed:
@@ -282,8 +282,7 @@ def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
             if owner.setdefault(identity, part) is not part:
                 raise SplitError(
                     f"split: {split.kind.value} {identity} is in both {owner[identity]} and "
-                    f"{part}: "
-                    "make the split anew"
+                    f"{part}: create a new split"
                 )
     if split.kind is not SplitKind.FAMILY:
         return
@@ -291,9 +290,10 @@ def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
     # its family was merged into another family after the split was made.
     for kernel, family in kernel_families.items():
         if kernel != family and kernel in owner and owner[kernel] is not owner.get(family):
+            where = f"part {owner[family]}" if family in owner else "no part"
             raise SplitError(
-                f"split: family {kernel} ({owner[kernel]}) is now part of family {family} "
-                f"({owner.get(family, 'no part')}): make the split anew"
+                f"split: family {kernel} of part {owner[kernel]} was merged into family {family}, "
+                f"which is in {where}: create a new split"
             )
 
 

@@ -1,9 +1,10 @@
-"""Ensemble of networks and trees over the launch features, in numpy only.
+"""Ensemble of networks and trees over the launch features, evaluated by numpy only.
 
-Owns the combination of networks and trees. Kernels that do little on the chosen inputs (work-items
-return at once, loops do not run) are often predicted ten times too long by one of the two models,
-seldom by both. Therefore the prediction of the networks is moved towards that of the trees where
-the trees predict a shorter time. The spread grows with the difference of the two predictions.
+Owns the combination of networks and trees. Some kernels do little on the chosen inputs (work-items
+return at once, loops do not run). For such a kernel, one of the two models often predicts a time
+that is ten times too long, but seldom do both. Therefore the prediction of the networks is moved
+towards that of the trees where the trees predict a shorter time. The spread grows with the
+difference of the two predictions.
 
 An ensemble may contain another ensemble (``counted``) for launches whose work was counted. The two
 ensembles share no weights, because the models for launches without counted work are fitted without
@@ -116,7 +117,7 @@ class FeatureEnsemble:
         forest = Forest.from_arrays(read_arrays(folder / FOREST_FILE, Forest, None))
         if len(forest.feature) and forest.feature.max() >= len(names):
             raise ValueError(
-                f"{folder / FOREST_FILE}: its trees have more than {len(names)} features"
+                f"{folder / FOREST_FILE}: a tree uses a feature beyond the model's {len(names)}"
             )
         return cls(
             network=FeatureNetwork.load(folder / NETWORK_FOLDER),
@@ -132,7 +133,7 @@ class FeatureEnsemble:
 
 
 def combined(networks: Floats, trees: Floats, caution: float) -> Floats:
-    """Return the networks' log2(ns), moved towards the trees' where theirs is less; shape (n,).
+    """Return the networks' log2(ns), moved towards the trees' where that is smaller; shape (n,).
 
     >>> combined(np.array([14.0, 10.0]), np.array([10.0, 14.0]), 0.5).tolist()
     [12.0, 10.0]

@@ -1,12 +1,12 @@
 """Small neural networks over the launch features, evaluated in numpy; the shipped models use them.
 
-Owns the form of the network, its evaluation and its files. Evaluation needs neither torch (which
-fits it, ``trainer/fit/feature_network.py``) nor a GPU. The prediction is the mean of several
-networks with different seeds.
+Owns the form of the network, its evaluation and its files. Evaluation needs neither a GPU nor
+torch; only the fit (``trainer/fit/feature_network.py``) needs torch. The prediction is the mean of
+several networks with different seeds.
 
 A network models the time as a sum of a few terms (such as launch floor, memory, arithmetic). Each
-term is a power law of the sizes with a learnt correction. A power law also holds beyond the sizes
-of the training, where a plain network would saturate.
+term is a power law of the sizes with a learnt correction. A power law also holds beyond the
+training sizes, where a plain network would saturate.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ LARGEST_Z = 6.0
 NORM_EPSILON = 1e-5
 """Constant added to the variance in a layer norm: torch's default, which the fit uses."""
 TERM_SCALE_LOG2 = 3.0
-"""Log2(ns) of one unit of a network's output: about the standard deviation of measured times."""
+"""One unit of a network's output in log2(ns): about the standard deviation of measured times."""
 
 _ROWS_AT_ONCE = 64
 """Rows of one matrix product; the last product is padded with zeros. With one shape only, a row's
-prediction does not depend on the number of rows in the call. On processors with AVX2 but without
-AVX-512, OpenBLAS rounds rows at some places of a product differently: log2(ns) then differs by
-about 1e-7."""
+prediction does not depend on the number of rows in the call. But on processors with AVX2
+and without AVX-512, OpenBLAS's rounding of a row also depends on the row's place in the product:
+this changes log2(ns) by about 1e-7."""
 
 Single = npt.NDArray[np.float32]
 
@@ -63,7 +63,7 @@ class InputScaling:
 
     @classmethod
     def fit(cls, features: Floats, names: tuple[str, ...]) -> Self:
-        """Compute the scaling from the fit rows, without features that are constant.
+        """Compute the scaling from the fit rows; constant features are left out.
 
         Args:
             features: shape (n, f); NaN is unknown.
@@ -101,9 +101,9 @@ class InputScaling:
 
 
 _LEAST_SCALE = 1e-4
-"""A feature with a smaller standard deviation is constant, as a peak is in data of one device."""
+"""A feature with a smaller standard deviation is constant, such as a peak in data of one device."""
 _RARE = 0.002
-"""A feature gets an indicator if its share of unknown rows is between this and 1 minus this."""
+"""A feature gets an indicator if its share of unknown values is between this and 1 minus this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Weights:
             ValueError: A shape does not match the others, or a value is not finite.
         """
         if self.into.ndim != 3 or self.up.ndim != 4 or self.skip.ndim != 3:
-            raise ValueError("feature network: arrays with a wrong number of dimensions")
+            raise ValueError("feature network: into, up or skip has a wrong number of dimensions")
         (e, i, h), b, t = self.into.shape, self.up.shape[1], self.skip.shape[2]
         shapes = {
             "into": (e, i, h), "into_bias": (e, h), "norm": (e, b, 2, h), "up": (e, b, h, 2 * h),
@@ -226,7 +226,7 @@ class FeatureNetwork:
         )
 
     def save(self, folder: Path) -> None:
-        """Write ``model.json`` and ``weights.npz`` (float16, lossless: the fit rounds to it)."""
+        """Write ``model.json`` and ``weights.npz`` (float16; lossless after the fit's rounding)."""
         content = {
             "name": self.name,
             "centre_log2_ns": self.centre_log2_ns,

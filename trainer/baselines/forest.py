@@ -1,6 +1,6 @@
 """LightGBM's trees as flat arrays, evaluated by numpy without LightGBM.
 
-Owns the form of the arrays and the evaluation, which equals LightGBM's to 1e-9 (tested). Only
+Owns the form of the arrays and the evaluation, which agrees with LightGBM's to 1e-9 (tested). Only
 numerical splits are supported, because all launch features are numbers.
 """
 
@@ -35,13 +35,13 @@ class Forest:
     The nodes of all trees are numbered consecutively, and so are the leaves.
 
     Attributes:
-        root: first node of each tree, or ``-1 - leaf`` for a tree that is one leaf, shape (t,).
+        root: first node of each tree, or ``-1 - leaf`` for a tree of one leaf, shape (t,).
         feature: column that each node compares, shape (m,).
         threshold: the walk goes left if the value is at most this, shape (m,).
         left: next node, or ``-1 - leaf``, shape (m,).
         right: next node, or ``-1 - leaf``, shape (m,).
         missing_left: whether a missing value goes left, shape (m,).
-        nan_is_missing: whether the node treats NaN as missing and not as 0, shape (m,).
+        nan_is_missing: whether the node treats NaN as missing (else as 0), shape (m,).
         leaf: value of each leaf, shape (l,).
     """
 
@@ -58,7 +58,7 @@ class Forest:
         """Check that the arrays form a forest, so that every walk ends at a leaf.
 
         Raises:
-            ValueError: Shapes differ, or a link points out of the arrays or backwards.
+            ValueError: Shapes differ, or a link points out of the arrays or to an earlier node.
         """
         num_nodes, num_leaves = len(self.feature), len(self.leaf)
         for one in fields(self):
@@ -69,12 +69,12 @@ class Forest:
         own = np.arange(num_nodes)
         for links in (self.left, self.right):
             if np.any((links >= 0) & (links <= own)):
-                raise ValueError("forest: a node links back")
+                raise ValueError("forest: a node links back to itself or to an earlier node")
         for links in (self.root, self.left, self.right):
             if len(links) and not (links.min() >= -num_leaves and links.max() < num_nodes):
                 raise ValueError("forest: a link points out of the arrays")
         if num_nodes and self.feature.min() < 0:
-            raise ValueError("forest: a node compares no column")
+            raise ValueError("forest: a node compares a column with a negative number")
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -106,7 +106,7 @@ class Forest:
         decision = flat["decision"].astype(np.int32)
         missing = decision >> _MISSING_SHIFT
         if np.any(decision & _CATEGORICAL_BIT) or np.any(missing == _MISSING_ZERO):
-            raise ValueError("the trees have splits that are not numerical")
+            raise ValueError("the trees have splits that are not numerical or treat 0 as missing")
         return cls(
             root=np.array(roots, dtype=np.int32),
             feature=flat["feature"].astype(np.int32),

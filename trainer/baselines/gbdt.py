@@ -1,9 +1,9 @@
 """Gradient-boosted trees on log2(ns). The only module that imports LightGBM.
 
 The fit is deterministic for a given seed and thread count. Hyper-parameters are chosen from a small
-grid by cross-validation, with a family in one fold only, because users predict kernels of unseen
-families. Early stopping on the validation part (or on the folds, if that part is small) gives the
-number of trees.
+grid by cross-validation. All kernels of a family are in one fold, because users predict kernels of
+unseen families. Early stopping on the validation part (or on the folds, if that part is small)
+gives the number of trees.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ GRID: tuple[dict[str, int], ...] = (
 
 _STOPPING_MIN_FAMILIES = 5
 """Minimum number of kernels of the validation part for early stopping on this part. With fewer
-kernels, each of which would have too much influence, the folds give the number of trees."""
+kernels, each kernel would have too much influence, so the folds of the tuning (if any) give the
+number of trees."""
 
 
 @dataclass(slots=True)
@@ -249,7 +250,7 @@ def grow_forest(
 
 
 _FOREST_BINS = 63
-"""Bins of a feature: a quarter of LightGBM's default; equal errors, a third of the fit's time."""
+"""Bins of a feature, a quarter of LightGBM's default: equal errors in a third of the fit's time."""
 
 
 def _some_of_each(kernel: Codes, most: int, seed: int) -> Codes:
@@ -261,7 +262,7 @@ def _some_of_each(kernel: Codes, most: int, seed: int) -> Codes:
 
 
 def family_folds(family: Codes, num_folds: int, seed: int) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield for each fold a mask of its held-out rows (shape (n,)); a family is in one fold."""
+    """Yield for each fold a mask of its held-out rows (shape (n,)); each family is in one fold."""
     codes, index = np.unique(family, return_inverse=True)
     fold = np.random.default_rng(seed).permutation(len(codes)) % num_folds
     for number in range(min(num_folds, len(codes))):

@@ -1,4 +1,4 @@
-"""The most similar train kernel as a predictor: a baseline for memorising.
+"""The most similar train kernel as a predictor: a baseline that only memorises.
 
 The nearest kernel is the train kernel whose source has the largest overlap of token runs
 (``source_sets.py``, the measure that defines families). The prediction is the nearest kernel's time
@@ -44,8 +44,8 @@ class NearestKernel:
     Attributes:
         sources: token runs of the sources.
         sha256: hash of each source, in hexadecimal.
-        sizes: log2 of the work-items of each launch and of its work-group, sorted by source,
-            shape (n, 2).
+        sizes: log2 of the number of work-items of each launch and of each of its work-groups,
+            sorted by source, shape (n, 2).
         log2_ns: log2 of the measured times in ns, shape (n,).
         roofline: log2 of the rooflines in ns, shape (n,).
         starts: first launch of each source, then n, shape (k + 1,).

@@ -17,9 +17,9 @@ MODEL_FILE = "model.json"
 
 _LARGEST_Z = 4.0
 """Limit of standardised features, in standard deviations: outside of the range of the fit rows the
-law's prediction must not explode."""
+law must not predict extreme times."""
 _SMALLEST_SHARE_ABOVE_FLOOR = 0.05
-"""Smallest share of a time above the launch floor: a smaller one is timer noise, not work."""
+"""Smallest share of a time that counts as above the launch floor: less is timer noise, not work."""
 
 
 def write_model_json(folder: Path, content: dict[str, Any]) -> None:
@@ -84,9 +84,9 @@ class GlobalMedian:
 
 @dataclass(slots=True)
 class LaunchFloorLogLinear:
-    """time = launch floor + 2**(w . z + b), with z the standardised features and ridge on w.
+    """time = launch floor + 2**(w . z + b): z are standardised features, ridge regression fits w.
 
-    Near the floor log2(time - floor) is mostly noise. Each row has the weight
+    Near the floor log2(time - floor) is mostly noise. Therefore each row has the weight
     ((time - floor) / time)**2, the precision of the target if times have equal relative errors.
     """
 

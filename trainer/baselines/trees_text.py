@@ -50,7 +50,7 @@ def check_trees(text: str, *, num_features: int) -> None:
         _check_tree(block, number)
     forest = Forest.from_text(text)  # checks the links and the kinds of splits
     if len(forest.feature) and forest.feature.max() >= num_features:
-        raise ValueError(f"a tree has more than {num_features} features")
+        raise ValueError(f"a tree uses a feature beyond the model's {num_features}")
 
 
 def _parts(text: str) -> list[str]:
@@ -67,7 +67,7 @@ def _check_head(head: str, num_features: int, sizes: list[int]) -> None:
     kind, *lines = head.strip("\n").split("\n")
     fields = _fields(lines)
     if kind != "tree" or fields.keys() != _HEAD.keys():
-        raise ValueError("the head of the trees' text is not LightGBM's")
+        raise ValueError("the head of the trees' text does not have the lines that LightGBM writes")
     for name, pattern in _HEAD.items():
         if re.fullmatch(pattern, fields[name]) is None:
             raise ValueError(
@@ -106,7 +106,10 @@ def _fields(lines: list[str]) -> dict[str, str]:
     for line in lines:
         name, equals, value = line.partition("=")
         if line and (not equals or name in fields):
-            raise ValueError(f"{line[:40]!r} is not a line of LightGBM's")
+            raise ValueError(
+                f"unexpected line {line[:40]!r} in the trees' text: it has no =, or its field "
+                "appears twice"
+            )
         if line:
             fields[name] = value
     return fields

@@ -45,7 +45,7 @@ SAMPLE_COLUMNS = (
     "iqr_ns",
     "launches_per_reading",
 )
-"""Columns of ``samples`` that training reads. The single readings are not among them."""
+"""Columns of ``samples`` that training reads. The individual readings are not among them."""
 
 UNKNOWN = "unknown"
 
@@ -64,9 +64,9 @@ class TrainingData:
         suite: suite of each row's kernel, shape (n,).
         single_launch: whether every reading timed one launch, shape (n,); only these rows are
             scored.
-        num_by_status: status to number of rows, over the whole dataset.
-        num_ok_by_regime: regime to number of ok rows.
-        num_censored_by_regime: regime to number of ``over_time_budget`` rows.
+        num_by_status: number of rows by status, over the whole dataset.
+        num_ok_by_regime: number of ok rows by regime.
+        num_censored_by_regime: number of ``over_time_budget`` rows by regime.
         identity: ``plan_hashes`` and ``manifest_version`` of the dataset.
     """
 
@@ -96,7 +96,7 @@ class TrainingData:
         )
 
     def content_id(self) -> str:
-        """Return a hash (20 hex digits) of all sample ids and times, whatever the order of rows."""
+        """Return a hash (20 hex digits) of all sample ids and times, independent of the order."""
         ids = self.texts("sample_id")
         order = np.argsort(ids, kind="stable")
         digest = hashlib.sha256("\n".join(ids[order].tolist()).encode())
@@ -112,7 +112,7 @@ class TrainingData:
         return encode(self.texts("kernel_id"), self.texts("device_class"))
 
     def kernel_families(self) -> dict[str, str]:
-        """Return kernel id to family id for every kernel of the dataset."""
+        """Return a mapping from kernel id to family id, for every kernel of the dataset."""
         table = self.rows.kernels
         return dict(
             zip(
@@ -123,10 +123,10 @@ class TrainingData:
         )
 
     def family_suites(self) -> dict[str, set[str]]:
-        """Return family id to the suites of its kernels, for families with at least one ok row."""
+        """Return the suites of each family's kernels by family id, for families with an ok row."""
         usable = set(np.unique(self.family_id).tolist())
         suites: dict[str, set[str]] = {family: set() for family in sorted(usable)}
-        # A kernel without an ok row counts, too: it is a near duplicate of the others.
+        # A kernel without an ok row counts, too, because it is a near duplicate of the others.
         pairs = zip(
             self.rows.kernels.column("family_id").to_pylist(),
             self.rows.kernels.column("suite").to_pylist(),
@@ -151,7 +151,7 @@ class TrainingData:
         )
 
     def _argument_print(self) -> Floats:
-        """Return a weighted sum of the arguments of each row, without local buffers, shape (n,)."""
+        """Return a weighted sum of each row's arguments except local buffers, shape (n,)."""
         lists = self.rows.samples.column("args").combine_chunks()
         lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
         owner = np.repeat(np.arange(len(lists)), lengths)
@@ -184,7 +184,7 @@ def load_data(path: Location) -> TrainingData:
         "plan_hashes": list(dataset.run.plan_hashes),
         "manifest_version": dataset.manifest.version,
     }
-    with reading(f"{path}: run `llmperf dataset verify` on it: its rows"):
+    with reading(f"{path}: the dataset's rows (check them with `llmperf dataset verify`)"):
         return data_from_tables(
             dataset.samples(columns=columns),
             dataset.kernels(),
@@ -261,7 +261,7 @@ def with_sources(data: TrainingData) -> tuple[TrainingData, list[str]]:
         return data, []
     if not known.any():
         raise BadInput(
-            "no kernel of the dataset has a source, and this model reads sources: take a dataset "
+            "no kernel of the dataset has a source, but this model reads sources: use a dataset "
             "with sources, or train a model that reads features only (--preset gbdt)"
         )
     num_kernels = len(np.unique(data.rows.kernel_row[~known]))
@@ -270,7 +270,7 @@ def with_sources(data: TrainingData) -> tuple[TrainingData, list[str]]:
 
 
 def is_active(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return for each row whether its task writes a result, shape (n,); unknown counts as yes."""
+    """Return for each row whether its task writes a result or this is unknown, shape (n,)."""
     if "activity" not in rows.kernels.column_names:
         return np.ones(len(rows.kernel_row), dtype=np.bool_)
     label = _texts(rows.kernels, "activity")[rows.kernel_row]

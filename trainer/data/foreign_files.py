@@ -48,7 +48,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def read_json_value(path: Path) -> Any:
-    """Return the value of a JSON file (``.gz``: by gzip). Raises OSError, ValueError."""
+    """Return the value of a JSON file (``.gz``: unpacked). Raises OSError, ValueError."""
     try:
         data = read_plain(path, max_bytes=MAX_JSON_BYTES)
     except UnfitFileError as error:
@@ -68,7 +68,7 @@ def _unpacked(data: bytes) -> bytes:
     if len(found) > MAX_JSON_BYTES:
         raise ValueError(f"the gzip data unpacks to more than {MAX_JSON_BYTES} bytes")
     if not unpacker.eof or unpacker.unused_data:
-        raise ValueError("damaged gzip data: it ends early, or more follows its end")
+        raise ValueError("damaged gzip data: it ends early, or more data follows its end")
     return found
 
 

@@ -71,7 +71,8 @@ def split_notes(data: TrainingData, split: Split, parts: Texts) -> list[str]:
     crossing = crossing_families(split, data.kernel_families())
     if crossing:
         notes.append(
-            f"{len(crossing)} families cross the parts: near duplicates leak (as in the paper)"
+            f"{len(crossing)} families have kernels in several parts, so near duplicates leak (as "
+            "in the paper)"
         )
     if split.kind is SplitKind.CONFIG:
         notes.append("test holds launch configs of kernels that were fitted, not unseen kernels")
@@ -79,7 +80,7 @@ def split_notes(data: TrainingData, split: Split, parts: Texts) -> list[str]:
 
 
 def part_sizes(parts: Texts, families: Texts | None = None) -> dict[str, int]:
-    """Return part to number of rows; with ``families`` (shape (n,)), to number of families."""
+    """Return the number of rows by part or, with ``families`` (shape (n,)), of families by part."""
     names = [part for part in np.unique(parts).tolist() if part]
     if families is None:
         return {name: int(np.sum(parts == name)) for name in names}

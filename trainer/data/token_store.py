@@ -49,7 +49,8 @@ ARRAYS: Mapping[str, type[np.generic]] = {
 """Name and type of each array."""
 
 _CHUNK_BYTES = 2**24
-"""Bytes converted, written or hashed at once: two copies of all features may not fit in memory."""
+"""Bytes converted, written or hashed at once, because two copies of all features may exceed the
+memory."""
 
 _MOST_BYTES = 2**43
 """Maximum bytes of a mapped array. Not a practical limit, but ``check_plain`` requires one."""
@@ -120,7 +121,7 @@ def write_token_store(
         folder: new, or an older token cache, which is replaced.
         tokens: n launches.
         targets: features, targets and groups of the same n launches.
-        about: facts about the origin of the cache, as JSON values; a reader compares them.
+        about: facts about the origin of the cache, as JSON values; a reader compares these facts.
 
     Raises:
         ValueError: Tokens and targets disagree on n, or an array has a wrong shape.
@@ -190,14 +191,14 @@ def _check_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         if array.ndim != dimensions:
             raise ValueError(f"{name} has {array.ndim} dimensions, not {dimensions}")
         if name in _ONE_A_LAUNCH and len(array) != num_launches:
-            raise ValueError(f"{name} has {len(array)} rows, group has {num_launches}")
+            raise ValueError(f"{name} has {len(array)} rows, but group has {num_launches}")
     if len(arrays["suffix_start"]) != num_launches + 1:
         raise ValueError("suffix_start needs one entry more than there are launches")
     for start, ids in (("prefix_start", "prefix_ids"), ("suffix_start", "suffix_ids")):
         if len(arrays[start]) == 0 or arrays[start][-1] != len(arrays[ids]):
-            raise ValueError(f"{start} does not end with {ids}")
+            raise ValueError(f"the last entry of {start} is not the length of {ids}")
     if len(arrays["suffix_values"]) != len(arrays["suffix_ids"]):
-        raise ValueError("suffix_values has another length than suffix_ids")
+        raise ValueError("suffix_values and suffix_ids differ in length")
 
 
 def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -212,7 +213,9 @@ def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: int) -> None:
-    """Check that the model has an embedding row for each token; errors on a GPU name no token.
+    """Check that the model has an embedding row for each token.
+
+    Without this check, a GPU would report an error that does not name the token.
 
     Args:
         store: read from ``folder``.
@@ -265,7 +268,7 @@ def _open_array(folder: Path, name: str, file: object, *, check_content: bool) -
     except (OSError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
         raise _damaged(folder, f"{path.name}: {error}") from None
     if array.dtype != ARRAYS[name]:
-        raise _damaged(folder, f"{path.name} holds {array.dtype}")
+        raise _damaged(folder, f"{path.name} holds {array.dtype}, not {np.dtype(ARRAYS[name])}")
     return np.asarray(array)  # a plain view of the mapping: indexing an np.memmap is slower
 
 

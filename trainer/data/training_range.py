@@ -21,7 +21,7 @@ _CHECKED_PREFIXES = ("static_", "log2_")
 _SLACK_LOG2 = 0.5
 """A feature may exceed its range by this much; for a log2 feature that is a factor of 1.4."""
 _SLACK_SHARE = 0.05
-"""A feature may exceed its range by this share of the range, if that is more."""
+"""A feature may exceed its range by this share of the range, if it is more than the slack above."""
 _DISTANCE_SLACK = 1.5
 _DISTANCE_QUANTILE = 0.95
 
@@ -76,7 +76,10 @@ class TrainingRange:
             ValueError: The content has another schema, lacks a key or has a bad value.
         """
         if content.get("schema") != 1:
-            raise ValueError(f"training_range.json: schema {content.get('schema')!r} is not 1")
+            raise ValueError(
+                f"training_range.json has schema {content.get('schema')!r}, but this LLMPerf reads "
+                "schema 1: train the run again"
+            )
         try:
             ranges, static = content["ranges"], content["static"]
             names = tuple(ranges)
@@ -93,7 +96,9 @@ class TrainingRange:
                 far=float(static["far"]),
             )
             if not found.centre.shape == found.scale.shape == (len(features),):
-                raise ValueError(f"centre or scale is not of the {len(features)} static features")
+                raise ValueError(
+                    f"centre or scale does not have {len(features)} values (one per static feature)"
+                )
             return found
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"training_range.json: {error}") from None
@@ -163,7 +168,7 @@ def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
 
     Returns:
         At most three warnings about single features and at most one about the kernel. Features
-        come in the order of ``known.names``: sizes that the user chose before derived ones.
+        come in the order of ``known.names``: sizes that the user chose precede derived sizes.
     """
     return out_of_distribution_each(row[None], known)[0]
 
@@ -222,7 +227,7 @@ def _range_warning(row: Floats, column: int, known: TrainingRange) -> str:
     name = known.names[column]
     return (
         f"out of distribution: {name} ({_meanings().get(name, name)}) is {row[column]:.4g}, "
-        f"and training had {known.low[column]:.4g} to {known.high[column]:.4g}"
+        f"but training had {known.low[column]:.4g} to {known.high[column]:.4g}"
     )
 
 

@@ -41,7 +41,7 @@ def check_calibration(data: TrainingData, parts: Texts) -> None:
 
 
 _NO_ROW = (
-    "the calibration part has no ok row that times one launch: "
+    "the calibration part has no ok row whose readings time one launch each: "
     "collect more kernels, or larger launches"
 )
 

@@ -2,8 +2,8 @@
 
 Decides which rows an evaluation may use. A family of the dataset counts as seen if one of its
 kernels is a near duplicate of a fitted kernel, whatever the family ids are
-(``joined_families.py``). Rows of seen families are refused without ``allow_seen``; with it, every
-output file carries a stamp.
+(``joined_families.py``). An evaluation of rows of seen families fails without ``allow_seen``; with
+``allow_seen``, every output file carries a stamp.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EvaluationSummary:
         folder: the folder written.
         split: the part that was scored, or "all".
         num_rows: rows scored.
-        seen: whether rows of families trained on are among them.
+        seen: whether these rows include families that the model was trained on.
         metrics: content of ``metrics.json``.
         table: the metrics of each part and model as a Markdown table.
         notes: what a reader of the numbers must know.
@@ -92,12 +92,12 @@ def evaluate(
         data: the dataset; families unknown to the run belong to ``test``.
         split: one of ``SPLIT_NAMES``.
         out: a folder; new, empty, or an earlier evaluation.
-        allow_seen: score rows of families trained on (``train``, ``seen_configs``, ``all``), and
-            stamp the output files.
+        allow_seen: also score rows of families that the model was trained on (``train``,
+            ``seen_configs``, ``all``), and stamp the output files.
 
     Raises:
         ConfigError: ``split`` is not in ``SPLIT_NAMES``.
-        SeenRows: The part has rows of families trained on, and ``allow_seen`` is false.
+        SeenRows: The model was trained on families of the part, and ``allow_seen`` is false.
         BadInput: The part has no row, a row of a device class unknown to the run, a kernel without
             a source, or only rows from which their kernels' factors were measured.
         OutputTaken: ``out`` holds something other than an evaluation.
@@ -172,11 +172,11 @@ def evaluate(
 def evaluation_parts(
     run: LoadedRun, data: TrainingData, joined: Joined
 ) -> tuple[Texts, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return each row's part and whether its family was trained on, both shape (n,).
+    """Return each row's part and whether the model was trained on its family, both shape (n,).
 
     A row whose family (or kernel) is not in the run's split gets the first part that applies:
-    ``seen_configs`` if its family has a near duplicate of a fitted kernel; the part of the run's
-    kernels that are near duplicates of its family; ``test``.
+    ``seen_configs`` if a kernel of its family is a near duplicate of a fitted kernel; the part of
+    those kernels of the run that are near duplicates of its family's kernels; ``test``.
     """
     kernel_ids = data.texts("kernel_id")
     parts = assign_parts(
@@ -196,7 +196,7 @@ def evaluation_parts(
         of_family = [joined.parts.get(one, Part.TEST).value for one in data.family_id.tolist()]
         parts = np.where(unnamed & ~seen, of_family, parts)
     if run.split.kind is SplitKind.KERNEL:
-        # The paper's split puts near duplicates into several parts: its test part is not "seen".
+        # The paper's split puts near duplicates into several parts, but its test part is not seen.
         seen &= np.isin(parts, [Part.TRAIN.value, Part.SEEN_CONFIGS.value])
     return parts, seen
 

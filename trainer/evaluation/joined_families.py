@@ -1,4 +1,4 @@
-"""Join a dataset's families with a run's, to find near duplicates of the run's kernels.
+"""Join a dataset's families with a run's families, to find near duplicates of the run's kernels.
 
 A family id is the smallest kernel id of the family *within one dataset*, so a renamed copy of a
 kernel in another dataset has another family id. Therefore each kernel's source is compared to the
@@ -21,7 +21,7 @@ from trainer.run.known_families import KnownFamilies
 from trainer.run.loaded import LoadedRun
 
 _PRECEDENCE = (Part.VALIDATION, Part.CALIBRATION, Part.TEST)
-"""A family with near duplicates in several parts belongs to the first of these.
+"""A family with near duplicates in several parts belongs to the first of these parts.
 
 The model was selected on validation and its intervals come from calibration, so a family of one of
 these two parts would make the test metrics look too good."""
@@ -76,7 +76,7 @@ def join_families(run: LoadedRun, data: TrainingData) -> Joined:
 
 
 def check_sources(data: TrainingData, index: npt.NDArray[np.intp]) -> None:
-    """Refuse rows whose kernels have no source, because near duplicates are found by source only.
+    """Reject rows whose kernels have no source, because near duplicates are found by source only.
 
     Args:
         data: the dataset.
@@ -96,7 +96,7 @@ def check_sources(data: TrainingData, index: npt.NDArray[np.intp]) -> None:
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     raise BadInput(
         f"{len(missing)} of {len(used)} kernels have no source in the dataset ({named}{more}), so "
-        "they cannot be compared to the kernels trained on. Evaluate on the dataset as it was "
+        "they cannot be compared to the train kernels. Evaluate on the dataset as it was "
         "collected, which holds the sources, or collect these kernels again from their corpus"
     )
 
@@ -104,7 +104,7 @@ def check_sources(data: TrainingData, index: npt.NDArray[np.intp]) -> None:
 def _relations(
     run: LoadedRun, data: TrainingData, known: KnownFamilies | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs: a family of the dataset and a family of the run with a near duplicate of it."""
+    """Yield (dataset's family, run's family) of families with equal or near-duplicate kernels."""
     kernels = data.rows.kernels
     by_hash = dict(
         zip(
@@ -134,14 +134,14 @@ def _relations(
 
 
 def _fitted_by_id(run: LoadedRun, data: TrainingData) -> set[str]:
-    """Return the families of the dataset with a kernel whose id is that of a fitted kernel."""
+    """Return the families of the dataset that have a kernel with the id of a fitted kernel."""
     fitted = np.isin(data.texts("kernel_id"), run.kernels.column("kernel_id").to_pylist())
     return set(data.family_id[fitted].tolist())
 
 
 def _not_checked(run: LoadedRun) -> str:
     return (
-        "near duplicates of kernels trained on were not looked for: "
+        "near duplicates of the train kernels were not searched for, because "
         f"{run.folder} was made by an earlier release and has no {FAMILIES_FILE}; only equal "
         "kernels and sources count as seen. Train it again to check near duplicates"
     )

@@ -52,7 +52,7 @@ def with_factors(
 ) -> tuple[list[Prediction], list[str]]:
     """Return the corrected prediction and the uncorrected one, and a note about the two.
 
-    If no row is of a measured kernel, return ``prediction`` alone and no note.
+    If no row belongs to a measured kernel, return ``prediction`` alone and no note.
     """
     if run.factors is None:
         return [prediction], []
@@ -78,7 +78,7 @@ def with_factors(
         return [prediction], []
     note = (
         f"{num_rows} rows of {num_kernels} kernels are corrected by factors that `llmperf "
-        f"calibrate` measured; {prediction.model}{AS_TRAINED} is the model without them"
+        f"calibrate` measured; {prediction.model}{AS_TRAINED} is the model without these factors"
     )
     changed = replace(prediction, log2_ns=log2_ns, low_ns=low, high_ns=high)
     return [changed, replace(prediction, model=prediction.model + AS_TRAINED)], [note]

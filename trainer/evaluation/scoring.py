@@ -48,8 +48,8 @@ PREDICTIONS = pa.schema(
 for models without intervals."""
 
 SLICE_BAR_SPEARMAN = 0.8
-"""Rank correlation on held-out configs of seen kernels that a model reaches if it learnt how time
-follows sizes."""
+"""A model that learnt how time depends on sizes reaches at least this rank correlation on held-out
+configs of seen kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def predict_rows(
 def predictions_table(
     data: TrainingData, parts: Texts, predictions: Sequence[Prediction]
 ) -> pa.Table:
-    """Return ``predictions.parquet``, one row by model and sample; ``parts`` has shape (n,)."""
+    """Return ``predictions.parquet``, one row per model and sample; ``parts`` has shape (n,)."""
     tables = []
     for item in predictions:
         rows = data.rows.samples.take(pa.array(item.index))
@@ -206,7 +206,7 @@ def score(
 def score_parts(
     data: TrainingData, parts: Texts, predictions: Sequence[Prediction], judge: JudgeConfig
 ) -> dict[str, Any]:
-    """Return ``parts`` of ``metrics.json``: a mapping of part to model to metrics."""
+    """Return ``parts`` of ``metrics.json``: the metrics by part and model."""
     groups = grouping(data)
     table: dict[str, Any] = {}
     for item in predictions:
@@ -274,14 +274,14 @@ _TABLE_HEAD = ("part", "model", *(title for _, title, _ in _TABLE_COLUMNS))
 
 
 def markdown_table(parts: Mapping[str, Any]) -> str:
-    """Return the metrics over all rows as a Markdown table, one line by part and model."""
+    """Return the metrics over all rows as a Markdown table, one line per part and model."""
     lines = [f"| {' | '.join(_TABLE_HEAD)} |", f"|{'---|' * len(_TABLE_HEAD)}"]
     lines += [f"| {' | '.join(row)} |" for row in _table_rows(parts)]
     return "\n".join(lines) + "\n"
 
 
 def notebook_table(title: str, parts: Mapping[str, Any]) -> str:
-    """Return the metrics over all rows as an HTML table, one line by part and model."""
+    """Return the metrics over all rows as an HTML table, one line per part and model."""
     return html_table(title, _TABLE_HEAD, _table_rows(parts))
 
 

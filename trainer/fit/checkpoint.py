@@ -1,7 +1,7 @@
 """Content of checkpoints: master weights, AdamW's moments, step, early stopping, seconds.
 
 Owns the rules by which the ranks write and read a checkpoint together. Parameters are stored by
-name, not partitioned, in float32, so that a fit can resume at another world size or ZeRO stage.
+name, not partitioned, in float32, so that a fit can resume with another world size or ZeRO stage.
 Frozen parameters and buffers do not change in a fit and are not stored.
 
 A shard (a safetensors file) has up to ``_SHARD_ELEMENTS`` elements. The assignment of parameters to
@@ -262,7 +262,7 @@ def _files(number: int, states: Mapping[str, ParameterState]) -> Iterator[tuple[
 
 
 def _plan(shapes: Mapping[str, torch.Size]) -> list[list[str]]:
-    """Return the parameters of each shard: ``_SHARD_ELEMENTS`` elements at most, or one name."""
+    """Return the names in each shard: one, or several of up to ``_SHARD_ELEMENTS`` elements."""
     shards: list[list[str]] = []
     capacity = 0
     for name, shape in shapes.items():
@@ -296,7 +296,7 @@ def _check_shapes(checkpoint: Path, wanted: Mapping[str, torch.Size]) -> None:
         ours, theirs = wanted.get(name), there.get(name)
         if ours is None or theirs is None or list(ours) != theirs:
             raise BadInput(
-                f"{checkpoint}: is of another model: {name} has shape {theirs or 'none'} there and "
+                f"{checkpoint} is of another model: {name} has shape {theirs or 'none'} there and "
                 f"{None if ours is None else list(ours) or 'none'} here"
             )
 

@@ -59,7 +59,7 @@ def name_of(step: int) -> str:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints in ``folder``, whole or not, ascending."""
+    """Return the steps of all checkpoints in ``folder``, ascending, even if they are not whole."""
     if not folder.is_dir():
         return []
     names = [path.name.removeprefix(_PREFIX) for path in folder.iterdir() if path.is_dir()]
@@ -85,9 +85,9 @@ def read_whole(folder: Path, step: int) -> Checkpoint | str:
         manifest = json.loads((path / MANIFEST_FILE).read_text(encoding="utf-8"))
         for name, facts in manifest["files"].items():
             if (path / name).stat().st_size != facts["bytes"]:
-                return f"{name} has another length than the manifest says"
+                return f"the length of {name} is not the one in the manifest"
             if _sha256(path / name) != facts["sha256"]:
-                return f"{name} has another SHA-256 than the manifest says"
+                return f"the SHA-256 of {name} is not the one in the manifest"
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
@@ -121,7 +121,7 @@ def publish(new: Path, files: dict[str, Any], at_point: CrashPoint) -> Path:
 
     Args:
         new: folder from ``begin``, with all files in it.
-        files: name to bytes and sha256 (``write_file``).
+        files: bytes and sha256 of each file by name (from ``write_file``).
         at_point: called after each step.
     """
     write_file(new / MANIFEST_FILE, json.dumps({"files": files}, indent=1).encode())

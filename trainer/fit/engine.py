@@ -94,10 +94,10 @@ def deepspeed_config(
 
 
 class Engine:
-    """A model that DeepSpeed fits. From construction on, only the engine may use its parameters.
+    """A model that DeepSpeed fits. After construction, only the engine may use its parameters.
 
     Args:
-        model: returns an ``Output`` for a batch. ``bf16`` casts its parameters, not its buffers.
+        model: returns an ``Output`` for a batch. ``bf16`` casts the parameters, but no buffers.
         optimiser: loss and optimiser.
         ranks: the process group; all ranks must construct their engines together.
     """
@@ -185,7 +185,7 @@ class Engine:
         return counts.pop()
 
     def state(self, name: str) -> ParameterState:
-        """Return a parameter's state, gathered from all ranks; all must call this together."""
+        """Return a parameter's state, gathered from all ranks, which must call this together."""
         parameter = self._parameters[name]
         weight = self._tensors.safe_get_full_fp32_param(parameter)
         moments = {
@@ -226,7 +226,7 @@ class Engine:
             else:
                 self._tensors.safe_set_full_optimizer_state(parameter, value, key)
             return
-        # safe_set_full_* fails if the ranks' parts are unequal, so cut out this rank's part.
+        # safe_set_full_* fails if the ranks' partitions differ in size, so cut out this rank's.
         num_elements = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
         local = torch.zeros(num_elements, dtype=torch.float32, device=self._ranks.device)
         mine = value.flatten()[num_elements * self._ranks.rank :][:num_elements]
@@ -244,7 +244,7 @@ class Engine:
         return [flat for group in zero.optimizer.param_groups for flat in group["params"]]
 
     def _make_moments(self) -> None:
-        """Make AdamW's state as its first step would, so that it exists at step 0."""
+        """Make AdamW's state as AdamW's first step would, so that the state exists at step 0."""
         zero = self._deepspeed.optimizer
         for flat in self._partitions():
             is_fused = flat.device.type == "cuda"
@@ -285,7 +285,7 @@ class _Objective(nn.Module):
 
 
 def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Restore buffers that bf16 mode has cast; they hold constants such as the targets' mean."""
+    """Restore buffers that bf16 mode has cast: constants such as the mean of the targets."""
     for name, buffer in buffers.items():
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, buffer)
@@ -293,7 +293,7 @@ def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _chatter_logged() -> Iterator[None]:
-    """Log what torch and DeepSpeed print and warn of during import and setup, at level DEBUG.
+    """Log at level DEBUG what torch and DeepSpeed print and warn about in import and setup.
 
     Stdout is for the command's result, and users cannot act on warnings of one library about
     another.

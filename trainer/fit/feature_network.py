@@ -1,12 +1,12 @@
 """Fitting of the small networks over the launch features, in torch.
 
 Owns the torch module, its loss and its training loop. The fitted weights are evaluated by numpy
-(``trainer/baselines/feature_network.py``); both agree to 1e-5 (tested).
+(``trainer/baselines/feature_network.py``); numpy's and torch's results agree to 1e-5 (tested).
 
 A step draws kernels and then launches of each, so that each kernel has equal weight whatever its
-number of launches is. The loss is the relative error of the time. Beyond twice the measured
-time it is linear in log2, because otherwise kernels whose loops do not run on the chosen inputs
-would dominate.
+number of launches is. The loss is the relative error of the time. For predictions above twice
+the measured time, the loss is linear in log2, because otherwise kernels whose loops do not run on
+the chosen inputs would dominate.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Network(nn.Module):
         terms = TERM_SCALE_LOG2 * (self.out(last).float() + self.skip(inputs).float())
         # log2 of a sum of powers of 2, by torch's numerically stable logsumexp.
         log2_ns = torch.logsumexp(terms * float(np.log(2)), dim=-1) / float(np.log(2))
-        # Detached: the spread's loss must not change the time, or outliers would pull it.
+        # Detached: the spread's loss must not change the time, or outliers would shift the time.
         return log2_ns, functional.softplus(self.spread(last.detach())[:, 0].float())
 
 
@@ -243,7 +243,7 @@ def _round(network: Network) -> None:
 
 
 def weights_of(networks: list[Network]) -> Weights:
-    """Return the weights of networks of one shape in the form for evaluation by numpy."""
+    """Return the weights of networks of the same shape, in the form that numpy evaluates."""
 
     def stacked(values: list[Tensor]) -> Single:
         return np.stack([value.detach().cpu().numpy() for value in values])

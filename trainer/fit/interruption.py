@@ -11,10 +11,10 @@ from types import FrameType
 
 @contextmanager
 def interruption(event: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Yield an event that the first SIGINT or SIGTERM sets; a second raises KeyboardInterrupt.
+    """Yield an event that the first SIGINT or SIGTERM sets; the second raises KeyboardInterrupt.
 
-    Outside of the main thread (as in a Ray worker) no signal handler is set: the caller must set
-    ``event``.
+    Outside of the main thread (as in a Ray worker) no signal handler is set, so the caller must
+    set ``event``.
 
     Args:
         event: the event to set; None makes a new one.

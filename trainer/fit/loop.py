@@ -55,7 +55,7 @@ class FitPlan:
         checkpoint: interval and number of checkpoints.
         log: interval and kinds of logs.
         folder: the folder of logs and checkpoints; all ranks see it.
-        identity: the run's identity; checkpoints of another identity are refused.
+        identity: the run's identity; a checkpoint with another identity raises RunExists.
         seed: seed of random numbers in the model (dropout); the source has its own seed.
         peak_flops: floating-point operations per second of one device, for MFU; None: no MFU.
     """
@@ -279,7 +279,7 @@ def _ahead(source: StepSource, ranks: Ranks, max_steps: int) -> Iterator[_Ahead]
 
 
 class _Ahead:
-    """Prepares the passes of the next step in a thread while the present step computes."""
+    """Prepares the passes of the next step in a thread while the current step computes."""
 
     def __init__(
         self, source: StepSource, ranks: Ranks, max_steps: int, pool: ThreadPoolExecutor
@@ -338,7 +338,7 @@ def _result(plan: FitPlan, state: FitState, resumed_from: int) -> FitResult:
 
 
 def _seed(seed: int, step: int, rank: int) -> int:
-    """Return a rank's seed for a step, so that checkpoints need no random generator's state."""
+    """Return a rank's seed for a step, so that checkpoints need not store a generator's state."""
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**63
 
 

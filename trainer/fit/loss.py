@@ -19,7 +19,8 @@ L1_SHARE_OF_RELATIVE = 0.05
 and its slope vanishes; the L1 loss keeps a gradient."""
 
 SPREAD_SHARE = 0.1
-"""Weight of the spread's loss: small, because its gradient is as large as that of the time's L1."""
+"""Weight of the spread's loss. It is small, because the gradients of the spread's loss and of the
+time's L1 loss are equally large."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Moment:
         tokens_per_s: tokens (without padding) per second, over all ranks.
         mfu: used share of the devices' peak; None if operations or peak are unknown.
         memory_bytes: peak memory of this process: allocated on the GPU, or resident on a CPU.
-        gpu_clock_mhz: present clock; None without a GPU or NVML.
+        gpu_clock_mhz: current clock of the GPU; None without a GPU or NVML.
         seconds: time spent fitting so far, over all starts.
     """
 
@@ -69,7 +69,7 @@ class Observer(Protocol):
 
 
 class JsonLines:
-    """A JSONL file with one object for each moment, flushed at once.
+    """A JSONL file with one object for each moment; each line is flushed at once.
 
     Args:
         path: the file; its records of steps after ``after_step`` are dropped.
@@ -182,7 +182,7 @@ def open_observers(
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield step and text of each line of a log, without lines that a killed process left cut."""
+    """Yield step and text of each line of a log; a line that a killed process cut is left out."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):

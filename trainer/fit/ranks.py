@@ -87,7 +87,7 @@ class Ranks:
 def lost_ranks() -> Iterator[None]:
     """Turn the failure of a collective into PeerLost.
 
-    Gloo raises a plain RuntimeError if a peer is gone. It is recognised by the module that raised
+    Gloo raises a plain RuntimeError if a peer is gone. The module that raised the error identifies
     it, so that a RuntimeError of another origin passes through.
 
     Raises:
@@ -140,7 +140,7 @@ def _device(name: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise BadInput(
-            f"this process needs GPU {local_rank}, and {torch.cuda.device_count()} are visible: "
+            f"this process needs GPU {local_rank}, but {torch.cuda.device_count()} are visible: "
             "start as many processes as there are GPUs, or train on the CPU"
         )
     torch.cuda.set_device(local_rank)

@@ -31,7 +31,7 @@ class Stopping:
         )
 
     def is_over(self, patience: int) -> bool:
-        """Return whether ``patience`` validations have followed the best one; False for 0."""
+        """Return whether ``patience`` validations have followed the best one; 0 never stops."""
         return 0 < patience <= self.num_worse
 
     def to_json(self) -> dict[str, Any]:

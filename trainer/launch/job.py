@@ -56,7 +56,7 @@ class TrainJob:
             if self.init is None:
                 raise ConfigError(
                     f"--init is missing: regressor.backbone={backbone} starts from a Hugging Face "
-                    "checkpoint; give its folder, or say --init random to train from scratch"
+                    "checkpoint; give its folder, or pass --init random to train from scratch"
                 )
         elif not backbone and self.init is not None:
             raise ConfigError(

@@ -81,9 +81,9 @@ def threads_of(
 
     Args:
         node_ids: the node of each process.
-        resources: node id to Ray's resources of the node.
+        resources: Ray's resources of each node, by node id.
         kind: ``GPU`` or ``CPU``, the resource of which each process holds one. With ``GPU`` a
-            node's CPUs are divided by all of its GPUs, also those that other jobs hold.
+            node's CPUs are divided by all of its GPUs, including those that other jobs hold.
 
     >>> threads_of(["a", "a", "b"], {"a": {"CPU": 9}, "b": {"CPU": 4}}, "CPU")
     [4, 4, 4]

@@ -39,7 +39,7 @@ _scheduling: Any = require("ray.util.scheduling_strategies", "cluster")
 _placement: Any = require("ray.util.placement_group", "cluster")
 
 _QUIET_S: Final = 3.0
-"""Seconds of waiting for free CPUs or GPUs after which a line reports the waiting."""
+"""After waiting this long for free CPUs or GPUs, a progress line reports the waiting."""
 _ANSWER_S: Final = 120.0
 """Timeout in seconds of an actor's first answer: its process starts and imports the trainer."""
 
@@ -57,7 +57,7 @@ class RayUnreachable(LlmperfError, ValueError):  # noqa: N818  (named for what i
 
 
 def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSummary:
-    """Train on a Ray cluster: the present Ray job's, that of ``RAY_ADDRESS``, or a local one.
+    """Train on a Ray cluster: that of the current Ray job, that of ``RAY_ADDRESS``, or a local one.
 
     Args:
         job: the training. Its paths become absolute; all nodes must see them.

@@ -23,8 +23,8 @@ from trainer.life.summary import RunSummary
 
 _POLL_S: Final = 0.2
 _CAUSE_S: Final = 10.0
-"""Seconds to wait for the cause after a first failure: processes fail together, and Ray reports the
-death that caused the failures a moment later."""
+"""Seconds to wait for the cause after a first failure, because processes fail together, and Ray
+reports the death that caused the failures a moment later."""
 _FIRST_S: Final = 3.0
 """Seconds to wait for rank 0's report of the cause before the report of another process counts."""
 
@@ -96,7 +96,7 @@ def supervised(
 
     Args:
         start: places a group.
-        max_restarts: restarts in a row without a new checkpoint, after which the training fails.
+        max_restarts: maximum number of restarts in a row without a new checkpoint.
         progress: receives the lines of rank 0, and one for each restart.
         asked: event; when it is set, the processes save their state and end.
         clock: returns monotonic seconds.
@@ -202,7 +202,7 @@ class _Watch:
             )
         if not self._is_told:
             self._is_told = True
-            self.progress("asked to end: the state is saved after the present step")
+            self.progress("asked to end: the state is saved after the current step")
             self.group.stop()
 
 

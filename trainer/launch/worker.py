@@ -1,7 +1,7 @@
 """One process of a training on a cluster: trains in a thread and answers the driver meanwhile.
 
-Owns the values that this process and the driver exchange; they can be pickled and are never live
-exceptions. ``ray.py`` makes a Ray actor of ``Worker``; this module does not import Ray.
+Owns the values that this process and the driver exchange. The values can be pickled; none is an
+exception. ``ray.py`` makes a Ray actor of ``Worker``; this module does not import Ray.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ class Worker:
 
     def report(self) -> Report:
         """Return the state, with the lines since the last report."""
-        outcome = self._outcome  # read before the lines: then no line comes after the last report
+        outcome = self._outcome  # read before the lines, so that no line is lost
         lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
         return Report(lines=lines, is_fitting=self._stop.is_fitting, outcome=outcome)
 
     def stop(self) -> None:
-        """Ask the fit to save its state after the present step and end."""
+        """Ask the fit to save its state after the current step and end."""
         self._stop.asked.set()
 
     def _work(self, job: TrainJob, rank: int) -> None:

@@ -11,13 +11,13 @@ from trainer.life.summary import RunSummary
 _INTENDED = """\
 Predicts the time of one OpenCL kernel launch (warm median of device event times) from the kernel's
 source features, the launch config and the device's record, for the device classes in `device.json`.
-Use it to rank and plan: measure before you rely on a single number. A prediction outside of the
+Use it to rank and plan, but measure before you rely on a single number. A prediction outside of the
 training ranges has `ood: true`."""
 
 _READING = """\
 - `test`: families that this run has not used. `seen_configs`: held-out launch configs of fitted
   kernels. `validation` selected the model and `calibration` set the intervals, so the figures of
-  both look too good.
+  both parts look too good.
 - Rankings (Spearman) are within a kernel; regret is the time lost by choosing the local size by
   prediction.
 - `global-median` predicts one number for every launch, `log-linear` is the launch floor plus a

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.fit.ranks import Ranks
 
 _SIGHT_FILE = ".seen-by-all"
-"""File that rank 0 writes to ``prepared/``; others read it to check that they see this folder."""
+"""File that rank 0 writes to ``prepared/``; other ranks read it to check that they see it."""
 
 
 class FirstProcessFailedError(LlmperfError):
@@ -42,7 +42,7 @@ class Stop:
     """A request to end a training, for processes that receive no signals.
 
     Attributes:
-        asked: when set, the fit saves a checkpoint after the present step and ends.
+        asked: when set, the fit saves a checkpoint after the current step and ends.
         is_fitting: whether a fit is running that checks ``asked``.
     """
 
@@ -81,7 +81,7 @@ class Conductor:
             sight.unlink(missing_ok=True)
         self.stop.is_fitting = True
         yield ranks
-        self.stop.is_fitting = False  # stays true after an error, which has ended the others, too
+        self.stop.is_fitting = False  # stays true after an error, which has ended the other ranks
 
     def end(self, error: BaseException | None = None) -> None:
         """Broadcast the end of the training with its error, unless other ranks are fitting."""
@@ -103,7 +103,7 @@ class Conductor:
 
 
 def follow(ranks: Ranks, fit: Callable[[Path, Ranks], object], stop: Stop) -> None:
-    """Follow rank 0's messages on another rank: fit runs until the training ends.
+    """Follow rank 0's messages on another rank: fit each run that rank 0 names, until the end.
 
     Raises:
         BadInput: A rank does not see the run's folder.
@@ -135,7 +135,7 @@ def _agree(ranks: Ranks, folder: Path, problem: str | None) -> None:
 
 
 def _blindness(folder: Path, token: str) -> str | None:
-    """Return why this process does not see rank 0's ``folder``, or None if it does."""
+    """Return why this process does not see rank 0's ``folder``, or None if it sees it."""
     who = f"process {os.environ.get('RANK', '?')} on {socket.gethostname()}"
     try:
         found = (folder / PREPARED_FOLDER / _SIGHT_FILE).read_text(encoding="utf-8")

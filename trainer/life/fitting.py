@@ -88,7 +88,7 @@ def _feature_network(
 
 
 def _feature_ensemble(data: FitData, config: TrainConfig, progress: Progress) -> FeatureEnsemble:
-    """Fit an ensemble without work features and, if enough kernels have work, one with them."""
+    """Fit an ensemble without work features and, if enough kernels were counted, one with them."""
     base = config.feature_ensemble.base
     if base:
         progress(f"feature-ensemble: {base} predicts launches without counted work")
@@ -135,7 +135,7 @@ def _ensemble(
 def out_of_fold_errors(
     name: str, data: FitData, config: TrainConfig, fitted: Predictor, progress: Progress
 ) -> tuple[Floats, Codes] | None:
-    """Return out-of-fold ``calibration.scores`` of all fit rows, with families as folds.
+    """Return out-of-fold ``calibration.scores`` of all fit rows, with whole families in each fold.
 
     Returns:
         Scores, and positions of their rows, both shape (n,). None with fewer than 3 families, or

@@ -32,8 +32,8 @@ _NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = {
 """Config keys that are not part of a run's identity."""
 
 _PIECES, _PIECE_BYTES = 16, 2**18
-"""Number of the pieces of a weights file that are hashed with its size, and bytes of a piece. The
-whole file would be gigabytes. The pieces are spread evenly over the file, because variants of a
+"""Number of pieces of a weights file that are hashed with its size, and bytes of a piece. The whole
+file would be gigabytes. The pieces are spread evenly over the file, because variants of a
 model may share their first weights."""
 
 

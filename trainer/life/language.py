@@ -99,7 +99,7 @@ def fit_language_model(
 
 
 def _moved(file: Path, init: Init) -> None:
-    """Record the present path of the checkpoint, which may have moved since the first start."""
+    """Record the current path of the checkpoint, which may have moved since the first start."""
     content, place = read_json(file), str(init.folder.resolve())
     if content["init"] != place:
         write_json(file, content | {"init": place})
@@ -140,7 +140,7 @@ def prepare(
         if not is_train.any():
             raise BadInput(
                 "no launch of the train part fits into "
-                f"prompt.max_tokens = {config.prompt.max_tokens}: raise it, or give --set "
+                f"prompt.max_tokens = {config.prompt.max_tokens}: raise this number, or give --set "
                 "prompt.too_long=truncate"
             )
         weight = np.ones(len(index))
@@ -162,7 +162,7 @@ def prepare(
         if place is not None:
             _built(
                 spec, config.train.seed, place
-            )  # refuses an unusable checkpoint before the first step
+            )  # rejects an unusable checkpoint before the first step
         content: dict[str, Any] = {
             "spec": spec.to_json(),
             "init": None if place is None else str(place),
@@ -229,7 +229,7 @@ def fit_prepared(
 def blocks_are_compiled(device_type: str, optimiser: OptimiserConfig) -> bool:
     """Return whether a fit compiles the backbone's blocks: on a GPU, except with ZeRO-3.
 
-    ZeRO-3's hooks fetch the weights of the modules inside a block; a compiled block skips hooks.
+    ZeRO-3's hooks fetch the weights of the modules in a block, but a compiled block skips hooks.
     """
     return device_type == "cuda" and optimiser.zero_stage < 3
 

@@ -36,7 +36,7 @@ def fitted_offset(
         progress: receives a line for each fold.
 
     Raises:
-        BadInput: The train part has only one family, so that no fold can be fitted without it.
+        BadInput: The train part has only one family, so no model can be fitted without this family.
     """
     name = config.regressor.offset
     if name == "none":

@@ -45,7 +45,7 @@ SHIPPED_KERNEL_COLUMNS: Final = (
 )
 """Columns of the fitted kernels that tell which kernels and families a dataset shares with them."""
 _RANGE_DIGITS = 3
-"""Decimals of a fitted kernel's standardised features; the distances of kernels are about 1."""
+"""Decimals of a fitted kernel's standardised features. Distances between kernels are about 1."""
 _KEPT_NODES = ("model", "split", "judge")
 """Nodes of the config that loading a run uses. All nodes are kept under ``made_with`` as a record,
 so that a later release that renames a key of the fit can still load the model."""

@@ -18,8 +18,8 @@ class RunSummary:
     Attributes:
         folder: the run.
         model: name of the trained model.
-        num_rows: part to number of rows.
-        num_families: part to number of families.
+        num_rows: number of rows by part.
+        num_families: number of families by part.
         metrics: content of ``metrics.json``.
         notes: what a reader of the numbers must know (small parts, missing guarantees).
         seconds: wall time.

@@ -262,7 +262,7 @@ def fit_data(data: TrainingData, parts: Texts, config: TrainConfig) -> FitData:
     index = np.flatnonzero(parts == Part.TRAIN)
     if len(index) == 0:
         raise BadInput("the train part has no ok row: collect more kernels or launch configs")
-    # Validation uses rows of single launches only, as the report does.
+    # Validation uses only rows whose readings time one launch each, as the metrics do.
     chosen = np.flatnonzero((parts == Part.VALIDATION) & data.single_launch)
     kernel = data.rows.kernel_row[index]
     return FitData(

@@ -1,4 +1,4 @@
-"""Bin packing of groups: the first waiting group opens a pack, the largest that fit fill it.
+"""Bin packing of groups: the first waiting group opens a pack; the largest groups that fit fill it.
 
 A group waits until it is in a pack. The last group of a pack may be split. Owns the search only:
 ``groups.py`` makes the groups and ``plan.py`` makes steps of packs. The search looks at a window of
@@ -23,7 +23,7 @@ of useful tokens (no padding, no repeated prefix) in packs of 2,048 tokens is 87
 and 99.4 % (lengths of an H200 corpus)."""
 
 _LOOKS = 32
-"""Maximum number of groups skipped because their kernel is near; then one of them is taken."""
+"""Maximum number of groups skipped because a recent pack has their kernel; then one is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

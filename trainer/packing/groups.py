@@ -46,7 +46,7 @@ class Groups:
     Attributes:
         kernel: kernel of each group, shape (q,).
         start: where each group's launches begin in ``launch``, shape (q,).
-        stop: where they end in ``launch``, shape (q,).
+        stop: where each group's launches end in ``launch``, shape (q,).
         launch: positions in ``Launches``, each once, shape (n,).
     """
 
@@ -75,8 +75,8 @@ def launches_of(tokens: Tokens, rows: Indices, longest: int) -> Launches:
     if np.any(total > longest):
         worst = int(np.argmax(total))
         raise BadInput(
-            f"launch {row[worst]} has {total[worst]:,} tokens, {prefix[kernel[worst]]:,} of them "
-            f"its kernel's; the longest pack can hold {longest:,}: "
+            f"launch {row[worst]} has {total[worst]:,} tokens ({prefix[kernel[worst]]:,} of them "
+            f"its kernel's), but the longest pack can hold {longest:,}: "
             "raise packing.lengths or lower prompt.max_tokens"
         )
     return Launches(row=row, kernel=kernel, suffix=suffix, prefix=prefix)
@@ -88,7 +88,7 @@ def shuffled_groups(
     """Shuffle each kernel's launches, divide them into equal groups, and shuffle the groups.
 
     The q groups of a kernel lie 1/q of the epoch apart and begin at a random place. So
-    neighbouring groups are of different kernels as far as the data allow it.
+    neighbouring groups belong to different kernels as far as the data allow.
 
     Args:
         launches: the launches to divide.

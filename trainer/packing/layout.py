@@ -32,12 +32,12 @@ def pack_batch(packs: Packs, tokens: Tokens, *, num_launches: int | None = None)
             or tokens.
     """
     if len(packs) == 0 or np.any(packs.length != packs.length[0]):
-        raise ValueError("a batch has packs of one length, at least one")
+        raise ValueError("a batch needs at least one pack, and its packs must have the same length")
     length = int(packs.length[0])
     capacity = int(np.max(packs.num_launches)) if num_launches is None else num_launches
     if np.any(packs.num_launches > capacity):
         raise ValueError(
-            f"a pack has {np.max(packs.num_launches)} launches, its capacity is {capacity}"
+            f"a pack has {np.max(packs.num_launches)} launches, but its capacity is {capacity}"
         )
     segments = _Segments(packs, tokens)
     if np.any(segments.place + segments.count > length):

@@ -45,7 +45,7 @@ def mixed_steps(packs: Packs, steps: Sequence[Indices], least: int) -> list[Indi
 def _exchange(
     kernels: Sequence[frozenset[int]], poor: list[int], rich: list[int], least: int
 ) -> bool:
-    """Swap the poor step's pack of fewest kernels for the rich step's of most, if this helps."""
+    """Swap the poor step's pack of fewest kernels and the rich step's of most, if this helps."""
     given = min(poor, key=lambda pack: (len(kernels[pack]), pack))
     taken = max(rich, key=lambda pack: (len(kernels[pack]), -pack))
     new_poor = [taken if pack == given else pack for pack in poor]

@@ -89,7 +89,7 @@ def plan_epoch(launches: Launches, config: PackingConfig, *, seed: int, epoch: i
         if len(index):
             split = np.array_split(index, -(-len(index) // most))
             steps += mixed_steps(packs, split, MIN_KERNELS)
-    # Steps of different lengths alternate: they are sorted by the first pack of each.
+    # Steps of different lengths alternate, because steps are sorted by their first packs.
     steps.sort(key=lambda step: int(step.min()))
     order = np.concatenate(steps) if steps else np.zeros(0, dtype=np.int64)
     return EpochPlan(packs=packs.take(order), step_start=starts_of([len(step) for step in steps]))
@@ -148,7 +148,7 @@ def pack_shapes(launches: Launches, config: PackingConfig) -> Mapping[int, PackS
 
 
 def _pack(groups: Groups, launches: Launches, lengths: tuple[int, ...]) -> Packs:
-    # Without training the order does not matter: kernels may repeat, the window has all groups.
+    # Without training, order does not matter: kernels may repeat, and the window has all groups.
     bins = Bins(lengths=lengths, apart=dict.fromkeys(lengths, 0), window=max(1, len(groups.kernel)))
     return fill_bins(groups, launches, bins)
 

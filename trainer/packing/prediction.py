@@ -20,7 +20,7 @@ from trainer.packing.ranks import packs_per_pass, rank_passes
 from trainer.regressor_config import PackingConfig
 
 _LAUNCHES_MULTIPLE = 64
-"""A pack's maximum number of launches is rounded up to a multiple of this: fewer compilations."""
+"""A pack's maximum number of launches is rounded up to a multiple of this, to save compilations."""
 
 
 def pack_batches_for(tokens: Tokens, rows: Indices, config: PackingConfig) -> Iterator[PackBatch]:

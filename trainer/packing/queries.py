@@ -84,7 +84,7 @@ def plan_query_epoch(
     suffix = starts_of(launches.suffix[groups.launch])
     tokens = starts_of(launches.prefix[groups.kernel] + suffix[groups.stop] - suffix[groups.start])
     num_steps = min(len(packs), -(-int(tokens[-1]) // config.tokens_per_step))
-    # A group belongs to the step that has its middle token: step sizes differ by at most a group.
+    # A group belongs to the step of its middle token, so step sizes differ by at most a group.
     middle = (tokens[1:] + tokens[:-1]) / 2
     step = np.minimum((middle * num_steps / max(1, tokens[-1])).astype(np.int64), num_steps - 1)
     counts = np.bincount(step, minlength=num_steps)
@@ -132,7 +132,7 @@ def query_batch(packs: Packs, tokens: Tokens, shape: QueryShape) -> QueryBatch:
         ValueError: The packs differ in length, there is no pack, or a pack exceeds ``shape``.
     """
     if len(packs) == 0 or np.any(packs.length != packs.length[0]):
-        raise ValueError("a batch has packs of one length, at least one")
+        raise ValueError("a batch needs at least one pack, and its packs must have the same length")
     length, capacity, width = int(packs.length[0]), shape.launches, shape.suffix
     prefix_begin = tokens.prefix_start[packs.kernel]
     prefix_count = tokens.prefix_start[packs.kernel + 1] - prefix_begin
@@ -145,7 +145,8 @@ def query_batch(packs: Packs, tokens: Tokens, shape: QueryShape) -> QueryBatch:
         or np.any(suffix_count > width)
     ):
         raise ValueError(
-            f"a pack has more than a kernel of {length} tokens and {capacity} launches of {width}"
+            f"a pack has more than one kernel of {length} tokens, or more than {capacity} launches "
+            f"of {width} tokens"
         )
     pack, part = packs.pack_of_part, packs.part_of_launch
     slot = pack[part] * capacity + np.arange(len(part)) - packs.launch_start[part]
@@ -207,8 +208,8 @@ def _best_lengths(prefixes: Indices) -> tuple[int, ...]:
     if len(length) == 0:
         return (_PREFIX_MULTIPLE,)
     before = starts_of(count)
-    # Dynamic programming. padded[j]: least tokens of all prefixes up to the j-th length; each turn
-    # of the loop allows one bucket more.
+    # Dynamic programming. padded[j]: least tokens of all prefixes up to the j-th length; each
+    # iteration allows one bucket more.
     padded = np.concatenate([[0.0], np.full(len(length), np.inf)])
     came_from = []
     for _ in range(min(MAX_BUCKETS, len(length))):

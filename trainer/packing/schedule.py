@@ -79,7 +79,7 @@ class Schedule(Generic[Batch]):
         return self._plan_of(epoch).step(index)
 
     def passes(self, step: int, *, rank: int = 0, world_size: int = 1) -> tuple[Packs, ...]:
-        """Return one process's forward passes of a step; number and shapes are equal on all."""
+        """Return one process's passes of a step; number and shapes are equal on all processes."""
         return self._passes(self.step_packs(step), rank, world_size)
 
     def validation_passes(self, *, rank: int = 0, world_size: int = 1) -> tuple[Packs, ...]:
@@ -115,7 +115,7 @@ def pack_schedule(
 ) -> Schedule[PackBatch]:
     """Return the steps of a model that reads packs (``reads = "packed"``).
 
-    All batches of one pack length have one shape over the whole run, also those of validation.
+    All batches of one pack length, even of validation, have the same shape over the whole run.
 
     Args:
         tokens: all launches.

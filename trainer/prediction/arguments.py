@@ -1,4 +1,4 @@
-"""The arguments of a launch: a user's values are checked; a ``Filler`` chooses the missing ones.
+"""The arguments of a launch: a user's values are checked; a ``Filler`` chooses missing values.
 
 The trainer does not import the planner of ``collect``, which chooses the missing values; its caller
 passes the planner in as a ``Filler``.
@@ -24,7 +24,7 @@ MOST_ELEMENTS = 2**48
 
 
 def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int, int | float]:
-    """Return position to checked value of the arguments in ``given`` (name to value).
+    """Return a mapping from argument position to checked value; ``given`` maps names to values.
 
     Raises:
         BadInput: ``given`` is not a mapping, has an unknown name or a bad value, or the kernel has
@@ -38,7 +38,7 @@ def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int
                 f"({argument.kind.value}): such kernels are not supported yet"
             )
     if not isinstance(given, Mapping):
-        raise BadInput(f"args={given!r}: give a mapping of names to values, as {{'n': 1024}}")
+        raise BadInput(f"args={given!r}: give a mapping of names to values, such as {{'n': 1024}}")
     values = {}
     for name, value in given.items():
         if name not in by_name:

@@ -44,8 +44,8 @@ from trainer.run.shipped import SHIPPED_FOLDER
 _LOCK_WAIT_S = 10.0
 _BEYOND = (
     "no factor of the predicted work (the time above the launch floor) explains the measured "
-    f"times: half of them stay more than {2**MOST_ERROR_LOG2:.0f} times off. Check that they are "
-    "times of this device, in ns"
+    f"times: half of them still differ by more than a factor of {2**MOST_ERROR_LOG2:.0f}. Check "
+    "that the times are of this device, in ns"
 )
 _HEAD = ("kernel", "device", "launches", "factor", "times or over, 1 sd")
 
@@ -57,7 +57,7 @@ class CalibrationSummary:
     Attributes:
         folder: the run that the factors were written to.
         factors: factors of the measured kernels.
-        names: kernel id to name.
+        names: kernel names by kernel id.
         num_launches: number of launches used.
         num_left_out: number of rows with several launches per reading or with an unknown device
             class.
@@ -109,7 +109,7 @@ def calibrate_run(
     Raises:
         BadInput: No row can be used, the run does not store how its errors vary by kernel, or the
             run comes with LLMPerf.
-        RunExists: Another process changes the run.
+        RunExists: Another process is changing the run.
     """
     if is_inside(run.folder, SHIPPED_FOLDER):
         raise BadInput(
@@ -146,7 +146,7 @@ def _write_factors(
 ) -> None:
     """Write new factors into the run, and remove those of the kernels that no factor explains."""
     found = KernelFactors(few_shot=few_shot, factors={one.key: one for one in factors})
-    taken = f"{run.folder}: another process changes this run: try again when it has ended"
+    taken = f"{run.folder}: another process changes this run: try again when that process has ended"
     with locked(run.folder, taken, wait_s=_LOCK_WAIT_S):
         if published_marker(run.folder) != run.marker:
             raise BadInput(f"{run.folder}: was trained anew meanwhile: calibrate again")
@@ -172,7 +172,7 @@ def factor_of(
         device: the device class.
 
     Raises:
-        BadInput: ``data`` has no usable launch of the kernel, or its times are unlike all factors;
+        BadInput: ``data`` has no usable launch of the kernel, or no factor explains its times;
             the message says why.
     """
     inside = _rows_of(data, kernel_id, name, source)
@@ -192,7 +192,7 @@ def factor_of(
 
 
 def few_shot_of_run(run: LoadedRun) -> FewShot:
-    """Return how the run's errors vary between kernels: stored, or from its predictions file.
+    """Return how the run's errors vary between kernels: as stored, or from its predictions file.
 
     Raises:
         BadInput: The run has neither of the two files.
@@ -266,7 +266,7 @@ def _first_by_hash(
 
 
 def _rows_of(data: TrainingData, kernel_id: str, name: str, source: str) -> npt.NDArray[np.bool_]:
-    """Return which rows are of a kernel, shape (n,): by id, else by name and hash of source."""
+    """Return which rows belong to a kernel (by id, else by name and source hash), shape (n,)."""
     inside = np.asarray(data.texts("kernel_id") == kernel_id)
     if inside.any():
         return inside
@@ -281,7 +281,7 @@ def _why_none(run: LoadedRun, data: TrainingData, rows: npt.NDArray[np.bool_]) -
     classes = set(data.texts("device_class")[rows].tolist())
     if not classes & set(run.devices):
         return (
-            f"--data: the rows are of {', '.join(sorted(classes))}; the model was trained on "
+            f"--data: the rows are of {', '.join(sorted(classes))}, but the model was trained on "
             f"{', '.join(sorted(run.devices))}: measure on a device "
             "class that the model knows"
         )
@@ -337,8 +337,8 @@ def _notes(
     num_fitted = sum(one.kernel_id in fitted for one in factors)
     if num_fitted:
         notes.append(
-            f"{num_fitted} of these kernels were trained on, but intervals are calibrated for "
-            "unseen kernels only"
+            f"the model was trained on {num_fitted} of these kernels, but intervals are calibrated "
+            "for unseen kernels only"
         )
     unsure = [one for one in few_shot.bands.values() if one.guarantee == "none"]
     if unsure:

@@ -3,7 +3,7 @@
 ``calibrate.py`` takes the launches from a dataset; ``trainer/run/kernel_factors.py`` stores and
 applies the factors.
 
-A model's error on a kernel is mostly one factor: the dependence on sizes is right, the level is
+A model's error on a kernel is mostly one factor: the dependence on sizes is right, but the level is
 not. The factor is estimated from measured launches by Bayes' rule on a grid of factors:
 
 * The residual of a launch, after its kernel's factor, has a Student-t distribution with centre 0,
@@ -43,7 +43,7 @@ from trainer.run.kernel_factors import (
 )
 
 NUM_LAUNCHES: Final = (1, 2, 3, 5, 10, 20)
-"""Numbers of measured launches for which a band is calibrated."""
+"""Numbers of measured launches for which a band (an interval width) is calibrated."""
 
 _GRID = np.linspace(-12.0, 12.0, 481)
 """Grid of factors in log2: from 1/4096 to 4096 in steps of 3.5 %."""
@@ -51,7 +51,7 @@ _SCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _NOISES = np.geomspace(0.02, 1.28, 13)
 _DEGREES_OF_FREEDOM = 3.0
 MOST_ERROR_LOG2: Final = float(np.log2(5.0))
-"""Median error of a kernel's launches after its factor above which the factor explains nothing."""
+"""A factor explains nothing if the median error of its kernel's launches is still above this."""
 _EM_STEPS = 60
 _FIT_LAUNCHES = 16
 """Maximum launches of a kernel that the prior uses: a kernel's factor needs no more."""
@@ -102,7 +102,7 @@ class Posterior:
     Attributes:
         median: medians.
         sd: standard deviations.
-        scatter: scale of the errors that remain after the factor, as of Student's t.
+        scatter: scale (of Student's t) of the errors that remain after the factor.
         is_beyond: whether no factor explains the launches: half of them are still off by more than
             ``MOST_ERROR_LOG2``.
     """
@@ -308,7 +308,7 @@ def _folds(family: Codes, generator: np.random.Generator) -> Codes:
 
 
 def launches_of(rows: pa.Table, floors_ns: Mapping[str, float]) -> Launches:
-    """Return the launches of rows of schema ``PREDICTIONS``; ``floors_ns`` as below."""
+    """Return the launches of rows of schema ``PREDICTIONS``; ``floors_ns`` by device class."""
     kernels = [rows.column(name).to_pylist() for name in ("kernel_id", "device_class")]
     log2_predicted = np.log2(rows.column("predicted_ns").to_numpy())
     floor = np.array([floors_ns.get(name, 0.0) for name in kernels[1]])
@@ -332,7 +332,7 @@ def few_shot_of_predictions(
     Args:
         predictions: a table of schema ``PREDICTIONS``.
         model: name of the model in ``predictions``.
-        floors_ns: device class to the time of an empty launch, 0 if unknown.
+        floors_ns: time of an empty launch by device class, 0 if unknown.
         level: wanted coverage.
 
     Raises:

@@ -287,7 +287,7 @@ def _best_warning(
 def _best(run: LoadedRun, times: Times, order: Sequence[int]) -> int:
     """Return the fastest launch whose work-group size is within the range of the training data.
 
-    The model is unreliable for other sizes; the sweep shows them nevertheless.
+    The model is unreliable for other sizes, but the sweep shows them, too.
     """
     column = run.known.names.index(_LOCAL_ITEMS)
     low, high = run.known.low[column], run.known.high[column]
@@ -301,7 +301,7 @@ def _check_local_memory(request: PredictRequest, filled: Filled, device: Device)
     needed = local_memory_bytes(request.signature, filled.args)
     if needed > device.local_memory_bytes:
         raise BadInput(
-            f"kernel {request.kernel!r} needs {needed} bytes of local memory per work-group, "
+            f"kernel {request.kernel!r} needs {needed} bytes of local memory per work-group, but "
             f"{device.device_class} has {device.local_memory_bytes}: give smaller __local "
             "arguments with --arg, or a smaller --local-size"
         )

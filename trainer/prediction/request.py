@@ -30,7 +30,7 @@ from trainer.run.loaded import LoadedRun
 from trainer.run.shipped import shipped_run
 
 _MOST_DIVISORS = 12
-"""In 2-D and 3-D, a dimension with more divisors than this is compared at powers of two."""
+"""In 2-D and 3-D, only powers of two are compared in a dimension with more divisors than this."""
 
 MAX_WORK_ITEMS = 2**40
 
@@ -120,8 +120,8 @@ def check_sizes(
         raise BadInput(f"--global-size {_text(total)}: give 1 to 3 sizes")
     if len(local) != len(total):
         raise BadInput(
-            f"--local-size {_text(local)} has {len(local)} dimensions and --global-size "
-            f"{_text(total)} {len(total)}: give the same number"
+            f"--local-size {_text(local)} has {len(local)} dimensions, but --global-size "
+            f"{_text(total)} has {len(total)}: give the same number"
         )
     if min(*total, *local) < 1:
         raise BadInput(

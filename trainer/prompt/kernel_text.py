@@ -87,7 +87,7 @@ def _kernel_text(row: dict[str, Any]) -> KernelText:
     name, source = row["name"], row["source"]
     if source is None:
         raise BadInput(
-            f"kernel {name!r} comes without its source, and this model reads sources: take a "
+            f"kernel {name!r} comes without its source, but this model reads sources: use a "
             "dataset with sources, or train a model that reads features only (--preset gbdt)"
         )
     options = (row.get("build") or {}).get("options") or ""

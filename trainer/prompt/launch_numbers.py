@@ -34,7 +34,7 @@ class LaunchNumbers:
         position: position of each argument, shape (m,).
         amount: elements of a buffer or value of a scalar, finite, shape (m,).
         is_buffer: whether ``amount`` counts elements, shape (m,).
-        limit: number that all integers of a buffer are below, if the integers steer the kernel;
+        limit: exclusive upper limit of a buffer's integers, if these integers steer the kernel;
             NaN for all other arguments, shape (m,).
     """
 

@@ -9,9 +9,10 @@ The tokens of a launch, in their order:
 
 1. for each dimension of the NDRange the global size, the local size and the number of work-groups;
 2. for each argument its elements or its value, then, for a buffer whose integers steer the kernel,
-   the number that these integers are below;
+   the exclusive upper limit of these integers;
 3. for an NDRange of more than one dimension the work-items of a work-group and all work-groups;
-4. all work-items. This token is always there and always last: the model's state is read at it.
+4. all work-items. This token is always there and always last, because the model's state is
+   read at this token.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SLOTS: tuple[str, ...] = (
     *(f"argument_limit_{position}" for position in range(MAX_ARGUMENTS)),
 )
 """Names of the slots. Sizes are in work-items or work-groups. ``argument_*``: elements of a buffer
-or value of a scalar; ``argument_limit_*``: number that all integers of a buffer are below."""
+or value of a scalar; ``argument_limit_*``: exclusive upper limit of a buffer's integers."""
 
 NUM_SLOTS = len(SLOTS)
 

@@ -65,7 +65,7 @@ def suffixes(kernels: Sequence[KernelText], kernel_row: Codes, numbers: LaunchNu
 
 
 def _lines(kernel: KernelText) -> dict[int, Callable[[float], str]]:
-    """Return argument position to a function that makes the argument's line from its number."""
+    """Return, by argument position, a function that makes the argument's line from its number."""
     return {
         one.position: partial(_line, _line_start(one), one.is_whole) for one in kernel.arguments
     }

@@ -29,7 +29,7 @@ def prompt_lengths(tokens: Tokens) -> Starts:
 
 
 def context_needed(tokens: Tokens) -> int:
-    """Return the length of the longest prompt in tokens, which the context must hold; 0: none."""
+    """Return the tokens of the longest prompt, which the context must hold; 0 without a prompt."""
     return int(prompt_lengths(tokens).max(initial=0))
 
 

@@ -131,7 +131,7 @@ def signature_start(text: str, kernel: str) -> int | None:
 
 
 def kernel_piece(pieces: Sequence[Piece], kernel: str) -> int | None:
-    """Return the index of the piece of a plain source that has the kernel; None if none has it."""
+    """Return the index of the piece of a plain source that holds the kernel, or None."""
     holding = [
         index
         for index, piece in enumerate(pieces)

@@ -104,7 +104,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
         initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Sizes are written with a blank before each digit: " 1", " 2", ... must become tokens.
+    # Sizes are written with a blank before each digit, so " 1", " 2", ... must become tokens.
     digits = " 0 1 2 3 4 5 6 7 8 9\n" * 8
     distinct = sorted({text[:LONGEST_TRAINING_TEXT] for text in texts})
     tokenizer.train_from_iterator([*distinct, digits], trainer=trainer)
@@ -126,7 +126,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     if not whole.is_file() and not (vocabulary.is_file() and merges.is_file()):
         raise BadInput(
-            f"{folder}: no tokenizer: neither {FILE} nor vocab.json with merges.txt is there"
+            f"{folder}: no tokenizer: the folder has neither {FILE} nor vocab.json with merges.txt"
         )
     try:
         if whole.is_file():

@@ -28,7 +28,7 @@ to the key (last dimension)."""
 _HALF = (torch.bfloat16, torch.float16)
 
 LEAST_HEAD = 16
-"""Fewest dimensions of a head that FlexAttention takes on a GPU."""
+"""Smallest head dimension that FlexAttention accepts on a GPU."""
 
 _NARROW_HEAD = 64
 _NARROW_TILES: dict[str, Any] = {
@@ -68,10 +68,10 @@ def pack_rule(kernel: torch.Tensor, suffix: torch.Tensor) -> Rule:
 def _spans(
     kernel: torch.Tensor, suffix: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return for each token where its kernel begins, its prefix ends, its own segment begins.
+    """Return for each token where its kernel begins, its prefix ends and its own segment begins.
 
-    All have shape (b, t) and type int32. FlexAttention evaluates the rule for each pair of most
-    blocks; because the bounds depend on the query only, it loads nothing for the key.
+    All have shape (b, t) and type int32. In most blocks FlexAttention evaluates the rule
+    for each pair. It loads nothing for the key, because the bounds depend on the query only.
     """
     place = torch.arange(kernel.shape[1], device=kernel.device).expand_as(kernel)
     before_kernel = functional.pad(kernel[:, :-1], (1, 0), value=-2)
@@ -124,7 +124,7 @@ def pack_mask(
         kernel: kernel of each token, shape (b, t); -1 in padding.
         suffix: 0 in a prefix, else the suffix's number within its pack, shape (b, t).
         dtype: type of the attention; float64 has the dense form only.
-        dense: take the dense form also on a GPU.
+        dense: take the dense form even on a GPU.
     """
     if dense or kernel.device.type != "cuda" or dtype == torch.float64:
         return dense_mask(kernel, suffix)

@@ -39,7 +39,7 @@ class _Movable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers(_Movable):
-    """The parts of numbers v that the numeric embedding reads; all tensors have one shape.
+    """The parts of numbers v that the numeric embedding reads; all tensors have the same shape.
 
     Attributes:
         log2: log2(1 + abs(v)), float32.

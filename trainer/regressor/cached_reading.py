@@ -24,9 +24,9 @@ def suffix_states(
 ) -> torch.Tensor:
     """Return the state of each suffix's last token, shape (k, width); 0 for missing suffixes.
 
-    On a GPU the last chunk is padded, so that all chunks have one shape. Libraries choose kernels
-    by shape, and with 16-bit weights another kernel rounds differently: without the padding, the
-    answer for a launch would depend on the number of launches in the call.
+    On a GPU the last chunk is padded, so that all chunks have the same shape. Libraries choose
+    kernels by shape, and with 16-bit weights another kernel rounds differently: without the
+    padding, the answer for a launch would depend on the number of launches in the call.
 
     Args:
         backbone: one with ``takes_cache``.

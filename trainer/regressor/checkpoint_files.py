@@ -159,7 +159,7 @@ def load_into(
         if own is None:
             continue
         if own not in targets:
-            raise BadInput(f"{where}: tensor {name} has no place in the model that its config says")
+            raise BadInput(f"{where}: tensor {name} has no place in the model of its config")
         if tensor.shape != targets[own].shape:
             raise BadInput(
                 f"{where}: tensor {name} has shape {tuple(tensor.shape)}, "
@@ -171,7 +171,7 @@ def load_into(
     missing = sorted(targets.keys() - found)
     if missing:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        raise BadInput(f"{where}: lacks {', '.join(missing[:_MOST_NAMED])}{more}")
+        raise BadInput(f"{where} lacks the tensors {', '.join(missing[:_MOST_NAMED])}{more}")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

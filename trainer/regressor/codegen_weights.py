@@ -52,7 +52,7 @@ def our_name(name: str) -> str | None:
 
 
 def to_our_layout(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a checkpoint's tensor in our layout; ``name`` is our name of it."""
+    """Return a checkpoint's tensor in our layout; ``name`` is our name of the tensor."""
     if not name.endswith(".qkv.weight"):
         return tensor
     query, value, key = _split_rows(tensor)

@@ -47,7 +47,7 @@ class Regressor(nn.Module):
 
     Attributes:
         spec: the spec that it was built from.
-        attention: ``dense`` uses the dense mask also on a GPU.
+        attention: ``dense`` uses the dense mask even on a GPU.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Regressor(nn.Module):
                 model with ``takes_cache`` also reads a ``TorchQueryBatch`` when gradients are off.
 
         Raises:
-            TypeError: The model does not read this kind of batch.
+            TypeError: The model does not read this kind of batch, or not while gradients are on.
         """
         if isinstance(batch, TorchBatch) and isinstance(self.backbone, Backbone):
             states = self._read_packs(self.backbone, batch)
@@ -89,7 +89,10 @@ class Regressor(nn.Module):
         ):
             states = self._read_cached(batch)
         else:
-            raise TypeError(f"{type(self.backbone).__name__} does not read {type(batch).__name__}")
+            raise TypeError(
+                f"{type(self.backbone).__name__} does not read {type(batch).__name__} with "
+                f"gradients {'on' if torch.is_grad_enabled() else 'off'}"
+            )
         log2_ns, spread = self.head(states, batch.features, batch.offset)
         return Output(log2_ns=log2_ns, spread=spread)
 
@@ -149,7 +152,7 @@ def build_regressor(spec: RegressorSpec, *, seed: int = 0) -> Regressor:
 
     Raises:
         BadInput: The backbone's config is unusable, or too small for the vocabulary or context.
-        MissingExtra: Backbone auto needs ``transformers``, and it is not installed.
+        MissingExtra: Backbone auto needs ``transformers``, which is not installed.
     """
     config = spec.config
     with torch.random.fork_rng(devices=[]):
@@ -215,6 +218,6 @@ def _check_fits(spec: RegressorSpec, vocabulary: int, context: int | None) -> No
         )
     if context is not None and spec.context > context:
         raise BadInput(
-            f"prompt.max_tokens = {spec.context}: the checkpoint reads at most {context} tokens; "
-            f"set prompt.max_tokens to {context} or less"
+            f"prompt.max_tokens = {spec.context}, but the checkpoint reads at most {context} "
+            f"tokens: set prompt.max_tokens to {context} or less"
         )

@@ -17,7 +17,7 @@ PERIODS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Periods of the waves over log2(1 + abs(v)): from half a doubling to the range of int64."""
 
 _LINEAR_SCALE = 16.0
-"""Divisor of log2 of a size: a typical value, so that the result is of the order of the waves."""
+"""Divisor of log2 of a size: a typical value, so that the result is about as large as the waves."""
 
 _STD = 0.1
 """Standard deviation of the initial weights, the same as of the small model's text embedding."""

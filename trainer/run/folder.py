@@ -11,7 +11,7 @@
       baselines/NAME/        the files of a baseline that is reported beside the model
       conformal.json  training_range.json  device.json  metrics.json  model_card.md
                              a shipped run has training_range.json.gz
-      kernels.parquet        the kernels fitted: ids, arguments, analysis
+      kernels.parquet        the fitted kernels: ids, arguments, analysis
       families.parquet       hashes of the token runs of every source that training used
       few_shot.json          how kernels differ from their predictions; absent without enough data
       predictions.parquet    predictions of every row that was not fitted
@@ -78,7 +78,7 @@ def _beside(name: str) -> str:
 
 
 NAMES = _NAMES | {_beside(name) for name in _NAMES if name.endswith(".json")}
-"""All names that a run's folder can hold, with the temporary files of a killed process."""
+"""All names that a run's folder can hold, including temporary files of a killed process."""
 _FIRST_NAMES = frozenset({CONFIG_FILE, _beside(CONFIG_FILE), _beside(SPLIT_FILE)})
 """The names that a run's folder can hold before ``split.json`` is written."""
 
@@ -168,7 +168,7 @@ def stage_of(folder: Path) -> Stage:
 
 
 def _was_begun(folder: Path) -> bool:
-    """Return whether a training was killed before it wrote ``split.json``: nothing to keep."""
+    """Return whether a training was killed before it wrote ``split.json`` and so left nothing."""
     there = set(os.listdir(folder))
     if not there <= _FIRST_NAMES or any((folder / name).is_symlink() for name in there):
         return False
@@ -214,7 +214,7 @@ def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Pa
 
 
 def _refuse_links(target: Path, out: Path) -> None:
-    """Refuse links out of the folder, because a training writes and deletes files in it.
+    """Reject links out of the folder, because a training writes and deletes files in it.
 
     Raises:
         OutputTaken: A file in ``target`` is a link that leads out of ``target``.
@@ -222,8 +222,8 @@ def _refuse_links(target: Path, out: Path) -> None:
     for path in target.rglob("*"):
         if path.is_symlink() and not is_inside(path, target):
             raise OutputTaken(
-                f"--out {out}: {path.relative_to(target)} is a link that leads out of it: copy the "
-                "run with the targets of its links (cp -rL), or name a new folder"
+                f"--out {out}: {path.relative_to(target)} is a link that leads out of the run: "
+                "copy the run with the targets of its links (cp -rL), or name a new folder"
             )
 
 

@@ -18,13 +18,13 @@ _PAUSE_S = 0.05
 def locked(folder: Path, taken: str, *, wait_s: float = 0.0) -> Iterator[None]:
     """Hold the lock on ``folder`` while the block runs.
 
-    The lock is on the folder itself: no file remains, and a killed process releases the lock. On a
-    file system without locks nothing is locked.
+    The lock is on the folder itself, so no lock file remains; a killed process releases the lock.
+    On a file system without locks nothing is locked.
 
     Args:
         folder: an existing folder.
-        taken: message of the error.
-        wait_s: seconds to wait for another holder.
+        taken: message of the error if another process holds the lock.
+        wait_s: seconds to wait until the other process releases the lock.
 
     Raises:
         RunExists: Another process holds the lock.

@@ -30,7 +30,7 @@ may do some work, and less than 5 % is timer noise."""
 MEDIAN_OF_T3 = 0.7649
 """Median of the absolute value of Student's t with 3 degrees of freedom and scale 1."""
 _DISAGREEMENT_LOG2 = float(np.log2(1.5))
-"""Median error of measured launches after the factor above which a note says so."""
+"""If the median error of measured launches is above this after the factor, a note says so."""
 _MOST_LOG2 = 64.0
 """Limit of the numbers in ``kernel_factors.json``; factors and errors are far smaller."""
 _SCHEMA = 1
@@ -48,7 +48,7 @@ class FewShot:
         weights: weights of the mixture's components; their sum is 1.
         noise_log2: scale of the error of a single launch that its kernel's factor does not explain.
         level: wanted coverage.
-        bands: number of measured launches to the half width of the interval, in multiples of the
+        bands: half width of the interval by number of measured launches, in multiples of the
             expected error (``expected_error``).
         source: parts of the split that this was learnt from.
     """
@@ -86,7 +86,10 @@ class FewShot:
             ValueError: The content has another schema, lacks a key or has a bad value.
         """
         if content.get("schema") != _SCHEMA:
-            raise ValueError(f"{FEW_SHOT_FILE}: schema {content.get('schema')!r} is not {_SCHEMA}")
+            raise ValueError(
+                f"{FEW_SHOT_FILE} has schema {content.get('schema')!r}, but this LLMPerf reads "
+                f"schema {_SCHEMA}: train the run again"
+            )
         try:
             return cls(
                 scales_log2=tuple(map(float, content["scales_log2"])),
@@ -135,18 +138,18 @@ class KernelFactor:
         return self.scatter_log2 * MEDIAN_OF_T3
 
     def check(self) -> None:
-        """Raise ValueError if a number of a foreign file is none that ``calibrate`` writes."""
+        """Raise ValueError if a value from a file is not one that ``calibrate`` can write."""
         for name in ("log2_factor", "sd_log2", "scatter_log2"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not abs(value) <= _MOST_LOG2:
-                raise ValueError(f"{name}={value!r:.40} is no number up to {_MOST_LOG2:.0f}")
+                raise ValueError(f"{name}={value!r:.40} is not a number up to {_MOST_LOG2:.0f}")
         if min(self.sd_log2, self.scatter_log2) < 0:
-            raise ValueError("a spread below 0")
+            raise ValueError("sd_log2 or scatter_log2 is below 0")
         if not isinstance(self.num_launches, int) or self.num_launches < 1:
-            raise ValueError(f"num_launches={self.num_launches!r:.40} is no number of launches")
+            raise ValueError(f"num_launches={self.num_launches!r:.40} is not a number of launches")
         for text in (*self.key, *self.sample_ids):
             if not isinstance(text, str):
-                raise ValueError(f"{text!r:.40} is no id")
+                raise ValueError(f"{text!r:.40} is not an id")
 
     @property
     def key(self) -> KernelKey:
@@ -212,8 +215,9 @@ def corrected(
     """Correct the predicted times of n launches of one kernel.
 
     The expected error of a launch combines its own error (``noise_log2``, or the kernel's
-    ``scatter_log2`` if that is larger) with the uncertainty of the factor, times the launch's sensitivity to the factor. The half width of the interval is a
-    calibrated multiple of the expected error.
+    ``scatter_log2`` if that is larger) with the uncertainty of the factor, multiplied by the
+    launch's sensitivity to the factor. The half width of the interval is a calibrated multiple of
+    the expected error.
 
     Args:
         few_shot: distribution of factors, from the run.
@@ -240,7 +244,7 @@ def floor_ns(device: Device | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFactors:
-    """The factors of the measured kernels, and the ``FewShot`` that they are applied with."""
+    """The factors of the measured kernels, and the ``FewShot`` for applying them."""
 
     few_shot: FewShot
     factors: Mapping[KernelKey, KernelFactor] = field(default_factory=dict)
@@ -274,7 +278,9 @@ class KernelFactors:
         content = read_json(path)
         try:
             if content["schema"] != _SCHEMA:
-                raise ValueError(f"schema {content['schema']!r} is not {_SCHEMA}")
+                raise ValueError(
+                    f"it has schema {content['schema']!r}, but this LLMPerf reads schema {_SCHEMA}"
+                )
             rows = [
                 KernelFactor(**{**row, "sample_ids": tuple(row["sample_ids"])})
                 for row in content["factors"]

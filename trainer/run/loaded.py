@@ -50,15 +50,15 @@ class LoadedRun:
         folder: folder of the run.
         name: the model's name.
         model: the model.
-        baselines: name to baseline; each is loaded at its first use.
+        baselines: the baselines by name; each is loaded at its first use.
         config: the config of the training.
         split: the split of the training.
         conformal: widths of the intervals.
         known: the ranges of the fit rows' features.
-        devices: device class to one of its devices.
+        devices: one device of each device class, by device class.
         kernels: the kernels that were fitted (``KERNEL_COLUMNS``).
-        few_shot: distribution of kernels' factors; None if an earlier release made the run or it
-            had too few kernels.
+        few_shot: distribution of kernels' factors; None if an earlier release made the run or
+            the run had too few kernels.
         factors: factors of measured kernels (``llmperf calibrate``), or None.
         notes: notes that apply to every evaluation of the run.
         marker: content of ``published.json``, read before the model; a later training changes it.
@@ -88,7 +88,7 @@ class LoadedRun:
 
 
 class _Baselines(Mapping[str, Predictor]):
-    """A mapping that loads a baseline at its first use: ``predict`` uses none; some are large."""
+    """A mapping that loads a baseline at its first use, because ``predict`` uses no baseline."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders
@@ -126,7 +126,7 @@ def load_run(folder: Path) -> LoadedRun:
             f"{folder}: trained with features that this release does not compute "
             f"({', '.join(lost[:3])}); train it again"
         )
-    with _as_a_run(folder), reading(f"{folder}: not a readable run: it"):
+    with _as_a_run(folder), reading(f"{folder}: not a readable run: a file of it"):
         name = str(content["model"])
         config = TrainConfig.from_mapping(content["config"])
         split = Split.from_json(read_json(folder / SPLIT_FILE))
@@ -161,7 +161,7 @@ def load_run(folder: Path) -> LoadedRun:
 
 
 def published_marker(folder: Path) -> bytes | None:
-    """Return the content of the run's marker, which has the hashes of its files; None if none."""
+    """Return the content of the run's marker, with its files' hashes; None without a marker."""
     path = folder / PUBLISHED_FILE
     return path.read_bytes() if path.exists() else None
 

@@ -31,7 +31,7 @@ NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An analysis, and whether most work-items may do nothing with the usual inputs."""
+    """An analysis, and whether the usual inputs may leave most work-items idle."""
 
     analysis: Analysis
     may_be_idle: bool = False
@@ -47,9 +47,10 @@ def analyse_kernel(
 def judge_kernel(
     kernel: Kernel, prober: Prober, limits: ProbeLimits, *, without_barriers: bool = False
 ) -> Judged:
-    """Find out which parts of its buffers a kernel accesses, by probing an instrumented copy of it.
+    """Probe an instrumented copy of a kernel to find which parts of its buffers it accesses.
 
-    Never guesses: if accesses cannot be followed or fit no form, the extent has a reason, no form.
+    Never guesses: if accesses cannot be followed or fit no form, the extent has a reason instead of
+    a form.
 
     Args:
         kernel: a kernel that can be launched.
@@ -94,7 +95,7 @@ def judge_kernel(
 
 
 def _as_bounds(analysis: Analysis) -> Analysis:
-    """Mark the extents as not validated, as work-items may miss shared data without barriers."""
+    """Mark the extents as not validated; without barriers, work-items may miss shared data."""
     why = "probed without its barriers, which not all work-items reach"
     return replace(
         analysis,

@@ -1,4 +1,4 @@
-"""Choose sizes at which a fitted form must prove itself: odd values, and the sizes of plans.
+"""Choose sizes at which a fitted form must prove itself: unusual values, and the sizes of plans.
 
 A design (``points.py``) covers both sides of every known guard. Challenges look for guards that are
 not known: a helper that tests a scalar for 7, a division that gives 0 for all small ids, a guard
@@ -20,7 +20,7 @@ from workers.plan.ndranges import local_shapes
 from workers.plan.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
 
 LARGEST_SIDE = 2**17
-"""Maximum work-items of a probe in one dimension. A division of ids by more goes unnoticed."""
+"""Maximum work-items of a probe in one dimension. Probes miss a division of ids by more."""
 
 _USUAL_VALUES = (
     1,
@@ -60,7 +60,8 @@ _LARGER_LOCAL: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((64, 4), (8, 32), (128, 2)),
     3: ((32, 4, 2), (8, 8, 8)),
 }
-"""Local sizes of plans that designs do not use; only a few, as some devices compile for each."""
+"""Local sizes of plans that designs do not use. They are few, because some devices compile a kernel
+anew for each local size."""
 _LOCAL_STEP = 32
 _MOST_LOCAL_TESTED = 3
 _MOST_FLAT = 2
@@ -90,7 +91,7 @@ def larger_local_sizes(
     max_items: int,
     tested: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
-    """Return local sizes that plans use and designs do not, with constants that the code tests.
+    """Return local sizes that plans use but designs do not; some have constants that code tests.
 
     >>> larger_local_sizes(1, uses_groups=True, required=None, max_items=512, tested=(7, 96))
     ((256,), (224,), (96,))
@@ -114,7 +115,7 @@ def larger_local_sizes(
 
 
 def value_points(challenge: Challenge) -> tuple[Point, ...]:
-    """Return small NDRanges with odd scalars, or scalars between two sides of the NDRange."""
+    """Return small NDRanges with unusual scalars, or scalars between two sides of the NDRange."""
     points: dict[tuple[object, ...], Point] = {}
     for point in itertools.islice(_valued(challenge), _MOST_POINTS):
         key = (point.global_size, point.local_size, *sorted(point.scalars.items()))
@@ -123,7 +124,7 @@ def value_points(challenge: Challenge) -> tuple[Point, ...]:
 
 
 def planned_points(challenge: Challenge) -> tuple[Point, ...]:
-    """Return NDRanges like those of plans, up to ``LARGEST_SIDE``; scalars by role or drawn."""
+    """Return points like those of plans, up to ``LARGEST_SIDE``; scalars are by role or drawn."""
     draws = random.Random(challenge.design.seed + 2)  # noqa: S311  (no secret)
     points: dict[tuple[object, ...], Point] = {}
     for number, sides in enumerate(_SIDES[challenge.design.dims]):
@@ -143,7 +144,7 @@ def planned_points(challenge: Challenge) -> tuple[Point, ...]:
 def _planned_scalars(
     challenge: Challenge, global_size: tuple[int, ...], limit: int, draws: random.Random | None
 ) -> Mapping[int, int]:
-    """Return the scalars of the memory-analysis strategy; with ``draws``, of the decoupled one."""
+    """Return the scalars of the strategy ``memory_analysis``, or ``decoupled`` with ``draws``."""
     found = {}
     for argument in challenge.scalars:
         value = role_value(argument, global_size, limit)
@@ -194,7 +195,7 @@ def _between(design: Design, draws: random.Random, number: int) -> Point:
         at = draws.randrange(len(limits))
         low, high = limits[max(0, at - 1)], limits[at]
         scalars[position] = draws.randint(low, high)
-    if number % 2:  # most guards of a square compare one scalar with all sides
+    if number % 2:  # guards of a square usually compare one scalar with all sides
         low, high = min(global_size), max(global_size)
         scalars = dict.fromkeys(scalars, draws.randint(low, high))
     point = Point(

@@ -24,7 +24,7 @@ OTHER_CONTENTS = (
     ContentMode(seed=3, limit=2, spread=0.01),
     ContentMode(seed=4, limit=-16, spread=-1.0),
 )
-"""Zeros, other values, larger values, mostly ones, negative values. If sizes alone decide the
-accesses, these modes change nothing."""
+"""Modes with zeros, other values, larger values, mostly ones, and negative values. They change
+nothing if sizes alone decide the accesses."""
 OTHER_FLOATS = (ContentMode(floats=2.5), ContentMode(floats=-2.5))
-"""Values of the floating-point scalars other than 1.0."""
+"""Modes that give the floating-point scalars other values than 1.0."""

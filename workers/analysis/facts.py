@@ -1,8 +1,8 @@
-"""Read the facts from a kernel's text that its probes need.
+"""Read from a kernel's text the facts that its probes need.
 
-Owns three kinds of facts: the sizes that can matter; the constants with which sizes are compared,
-or by which they are divided or folded (probes must lie on both sides of each constant); and the
-buffers of which neighbouring elements are read. Pure; walks the tree of ``clang/nodes.py``.
+Owns three kinds of facts: the sizes that can matter; the constants that code compares with sizes,
+or divides or folds sizes by (probes must lie on both sides of each constant); and the buffers whose
+neighbouring elements are read together. Pure; walks the tree of ``clang/nodes.py``.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class KernelFacts:
     ``uses_groups``: the local size can matter, because the kernel asks for local ids, local sizes
     or groups, or has local memory. ``scalars``: positions of the integer scalars that the code
     mentions, vectors of integers included (all their lanes get one value). ``thresholds``:
-    constants with which expressions of sizes are compared. ``folds``: constants by which such
-    expressions are divided, taken modulo or masked. ``tested``: all constants with which anything
-    is compared, in the kernel or a helper, because a scalar may take such a value. ``literals``:
-    numbers that are passed to helpers or stored in the file's constants. ``flags``: the small
-    values for which each scalar is tested, by position; 0 if its truth is tested.
+    constants that code compares with expressions of sizes. ``folds``: constants that such
+    expressions are divided by, taken modulo or masked with. ``tested``: all constants that the
+    kernel or a helper compares with anything, because a scalar may take such a value. ``literals``:
+    numbers that are passed to helpers or stored in the file's constants. ``flags``: by position of
+    a scalar, the small values that it is compared with; 0 if it is itself a condition.
     ``neighbour_pairs``: positions of buffers that are read at some ``e`` and at ``e + 1``.
     """
 
@@ -178,7 +178,7 @@ def _constants_in(operand: Node, values: Activation) -> Iterator[int]:
 
 
 def _scales_of(node: Node, values: Activation) -> set[int]:
-    """Return how large a size must be for a shift or a chain of divisions not to give 0.
+    """Return how large a size must be so that a shift or a chain of divisions gives more than 0.
 
     ``size >> by`` needs 2**by; ``size / 512 / 512`` needs the product. Calls that keep the high
     bits need 2**32.
@@ -201,7 +201,7 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Return the small values for which the kernel itself tests each scalar."""
+    """Return, by position of a scalar, the small values that the kernel itself tests it for."""
     keys = {kernel.parameters[position].key: position for position in scalars}
     found: dict[int, set[int]] = {}
     for node in walk(kernel.body):
@@ -212,7 +212,7 @@ def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, .
 
 
 def _tests(node: Node) -> Iterator[tuple[str, int]]:
-    """Yield the variables that a node tests, each with a value for which it is tested."""
+    """Yield the variables that a node tests, each with a value that the variable is tested for."""
     children = node.children
     if node.kind in {NodeKind.IF, NodeKind.CONDITIONAL} or node.name in {"!", "&&", "||"}:
         for child in children:
@@ -222,7 +222,7 @@ def _tests(node: Node) -> Iterator[tuple[str, int]]:
         for one, other in (children, children[::-1]):
             if one.kind is NodeKind.REFERENCE and other.kind is NodeKind.INT_LITERAL:
                 value = other.value or 0
-                # Both the value and the next one are tried, for both sides of a bound.
+                # Try the value and the next one, which lie on both sides of a bound.
                 yield from ((one.key, value + step) for step in (0, 1))
     if node.kind is NodeKind.SWITCH and children and children[0].kind is NodeKind.REFERENCE:
         cases = [one for one in walk(node) if one.kind is NodeKind.CASE and one.children]
@@ -271,7 +271,10 @@ def _follows_from(key: str, values: Activation, parameters: frozenset[str], dept
 
 
 def _neighbour_pairs(kernel: Function, function: Function) -> set[int]:
-    """Return the kernel's buffers of which ``function`` reads two neighbours, matched by name."""
+    """Return the positions of buffers that ``function`` accesses at two neighbouring elements.
+
+    Buffers are matched by name.
+    """
     names = {one.name: position for position, one in enumerate(kernel.parameters)}
     indices: dict[int, list[Node]] = {}
     for node in walk(function.body):

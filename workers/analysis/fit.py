@@ -24,7 +24,7 @@ _MOST_GROUPS, _MOST_POOLED = 72, 36
 _LOOSEST = 64
 """Largest factor by which a bound may exceed the extent of any probe; a looser bound is useless."""
 _LARGEST_BOUND = 2**36
-"""Elements. A larger extent at a probe's small sizes is a kernel's fault, not a buffer's size."""
+"""Elements. A larger extent at a probe's small sizes comes from a faulty kernel."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -34,7 +34,7 @@ class Observations:
 
     ``rows``: sizes, shape (n, variables). ``extents``: elements, 0 if nothing was touched, shape
     (n,). ``tiers``: the side of the guards for which each probe was designed. ``held_out``: whether
-    a probe is only for validation. ``identities``: pairs of variables whose product is a variable.
+    a probe is only for validation. ``identities``: pairs of variables whose product is another.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """``min(form, cap)`` is the extent of every probe (``is_exact``), or an upper bound of all."""
+    """``min(form, cap)`` is the extent of every probe (``is_exact``), or an upper bound of it."""
 
     form: Fit
     cap: Fit | None
@@ -67,10 +67,10 @@ def explain(
     """Return the exact form of an extent, else an upper bound, else None.
 
     Args:
-        seen: the observations. No form is fitted to the held-out ones, but a form must meet them.
-        thresholds: constants with which sizes are compared.
-        choices: sets of variables to leave out, tried in turn. If two variables always have equal
-            values, one of them is left out.
+        seen: the observations. No form is fitted to held-out probes, but they can refute a form.
+        thresholds: constants that code compares with sizes.
+        choices: sets of variables to leave out, tried in turn. If two variables are always
+            proportional, one of them is left out.
     """
     searches = [_Search(seen, thresholds, left_out) for left_out in choices]
     for search in searches:
@@ -81,7 +81,7 @@ def explain(
 
 
 def active_variables(seen: Observations) -> list[int]:
-    """Return the variables that may matter; those that changed alone without effect do not."""
+    """Return the variables that may matter: all but those that changed alone without effect."""
     rows, extents = seen.rows, seen.extents
     derived = {one for pair in seen.identities for one in pair}
     plain = [index for index in range(rows.shape[1]) if index not in derived]
@@ -126,7 +126,7 @@ class _Search:
         self._candidates: list[Fit] = []
 
     def single_or_pair(self) -> Explained | None:
-        """Return an exact form, or the smaller of two forms; None if none meets every probe."""
+        """Return an exact form, or the smaller of two forms; None if none matches every probe."""
         if not self._touched.any():
             return Explained(form=Fit(constant=0, terms=()), cap=None, is_exact=True)
         for group in itertools.islice(self._groups(), _MOST_GROUPS):
@@ -137,7 +137,7 @@ class _Search:
                 return Explained(form=one, cap=None, is_exact=True)
             self._candidates.append(one)
             if self._meets(one.values(self._seen.rows), but=self._seen.challenges):
-                return None  # it meets all probes but the challenges, which refute it
+                return None  # only challenges differ from it, so they refute it
         for one in tuple(self._candidates):
             rest = self._unexplained(one)
             other = self._fitted(rest) if rest is not None else None
@@ -252,7 +252,7 @@ class _Search:
         return fit(self._seen.rows[chosen], self._seen.extents[chosen], self._active, self._basis)
 
     def _unexplained(self, one: Fit) -> Mask | None:
-        """Return the probes that lie below ``one``; None if a probe exceeds it (it is no cap)."""
+        """Return the probes with extents below ``one``; None if ``one`` is below an extent."""
         values = np.maximum(one.values(self._seen.rows), 0)
         extents = self._seen.extents
         if (extents > values).any():
@@ -269,7 +269,7 @@ class _Search:
         return bool((met if but is None else met | but).all())
 
     def _pair(self, one: Fit, other: Fit, *, is_exact: bool) -> Explained:
-        """Return the pair as form and cap; the form is the one with more NDRange sizes."""
+        """Return the pair as form and cap; the form is the polynomial with more NDRange sizes."""
         if self._num_ids(one) < self._num_ids(other):
             one, other = other, one
         return Explained(form=one, cap=other, is_exact=is_exact)
@@ -285,7 +285,7 @@ def num_held_out(seen: Observations) -> int:
 
 
 def is_validated(seen: Observations, found: Explained) -> bool:
-    """Whether a form is exact and enough held-out probes met it."""
+    """Whether a form is exact and was tested by enough held-out probes."""
     return found.is_exact and num_held_out(seen) >= FEWEST_HELD_OUT
 
 

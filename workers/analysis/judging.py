@@ -1,4 +1,4 @@
-"""Judge what the probes of one kernel prove: validated extents, bounds, buffers of indices, doubts.
+"""Judge what the probes of one kernel prove: validated extents, bounds, index buffers, doubts.
 
 Owns the judgement. ``probing.py`` runs the probes, ``fit.py`` fits forms, ``steering.py`` finds the
 buffers that hold indices, and ``rehearsal.py`` checks these buffers.

@@ -38,7 +38,7 @@ _LAUNCHES_PER_WAIT = 16
 
 
 class OpenclProber:
-    """A context for probes on the device ``ref``; raises LookupError if it cannot be opened."""
+    """A context for probes on the device ``ref``; raises LookupError if opening fails."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self._cl_device, self._context, self._queue = opened_queue(ref)

@@ -14,7 +14,7 @@ def open_prober(ref: DeviceRef) -> Prober:
         LookupError: There is no such device, it cannot be opened, or it is a replay device.
     """
     if ref.selector.startswith(SELECTOR_PREFIX):
-        raise LookupError("a replay device cannot probe")
+        raise LookupError("a replay device runs no kernels, so it cannot probe")
     enter_environment(ref)
     from workers.analysis.opencl_prober import OpenclProber  # noqa: PLC0415
 

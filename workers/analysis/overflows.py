@@ -22,8 +22,8 @@ Overflows = Callable[[Sequence[Shape]], Sequence[bool]]
 def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> tuple[Shape, ...]:
     """Return the smallest local sizes of plans that overflow; none of them contains another.
 
-    The result is empty if no local size overflows, or if even a single work-item overflows, because
-    then the local size is not the cause.
+    The result is empty if no local size overflows. It is also empty if a work-group of a single
+    work-item already overflows, because then the local size is not the cause.
 
     Args:
         dims: number of dimensions of the NDRange.

@@ -1,8 +1,8 @@
 """Find the access ranges of planned launch configs with an instrumented copy on a CPU device.
 
-Owns these launches. Before a GPU runs a kernel with unknown extents, they show which configs would
-leave their buffers and so destroy a GPU's context. ``workers/execution/access_check.py`` uses the
-result.
+Owns these launches. Before a GPU runs a kernel with unknown extents, these launches show
+which configs would access memory outside their buffers and so destroy a GPU's context.
+``workers/execution/access_check.py`` uses the result.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def planned_access_ranges(
         configs: the launch configs, the smallest first. If a config could not be launched, or its
             loops were cut off, then later configs of the same input strategies are not launched.
         prober: the prober of a CPU device.
-        without_barriers: launch a copy without barriers. Use it for a kernel of which not all
-            work-items reach a barrier, as the barrier would end the process.
+        without_barriers: launch a copy without barriers. Use it for a kernel in which not all
+            work-items reach a barrier, because such a barrier would end the process.
 
     Raises:
         DeviceFailure: The device's context was lost (sticky); its process can run nothing more.

@@ -28,14 +28,15 @@ _SPANS = {
     "mixed": {1: (8, 160), 2: (3, 40), 3: (2, 15)},
     "held-out": {1: (160, 240), 2: (56, 80), 3: (32, 36)},
 }
-"""Sides of an NDRange below its scalars, above them, or either. Held-out sides are 4x "below"."""
+"""Sides of NDRanges below their scalars, above them, or either. Held-out sides are at least 4 times
+the longest side of "below"."""
 _GROUPED_SPANS = {
     "below": {1: 160, 2: 20, 3: 12},
     "above": {1: 320, 2: 32, 3: 16},
     "mixed": {1: 320, 2: 32, 3: 16},
     "held-out": {1: 640, 2: 80, 3: 40},
 }
-"""The longest side if several local sizes need whole work-groups; at least 3 groups of each."""
+"""The longest side for kernels with several local sizes; at least 3 work-groups are allowed."""
 _GROUPS = {
     "below": {1: (1, 8), 2: (1, 4), 3: (1, 3)},
     "above": {1: (6, 16), 2: (3, 6), 3: (2, 4)},
@@ -52,7 +53,7 @@ _FEWEST_SHAPES = 3
 _MOST_SINGLED_OUT = 4
 _MOST_ITEMS = 2**16
 CHALLENGES = ("value", "between", "planned")
-"""Tiers of held-out points that look for guards that are not known; see ``challenges.py``."""
+"""Tiers of the held-out points that look for unknown guards; see ``challenges.py``."""
 FURTHEST_THRESHOLD = 2**13
 """Largest constant for which cheap launches can have sizes on both sides."""
 
@@ -244,7 +245,7 @@ def _drawn_sides(
 
 
 def _equal(design: Design, base: Point, number: int) -> Point:
-    """Return a point with equal scalars, which equal the first side, too, for an odd ``number``."""
+    """Return a point with equal scalars; for an odd ``number``, they also equal the first side."""
     value = base.global_size[0] if number % 2 else base.global_size[0] // 2 + 3
     scalars = {position: min(value, largest) for position, largest in design.largest.items()}
     return Point(
@@ -263,7 +264,7 @@ def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
             local_size=base.local_size,
             scalars=base.scalars,
         )
-    # Local sizes of equal and different products, at equal global sizes.
+    # Local sizes with equal and different numbers of work-items, at equal global sizes.
     for first, second in zip(design.local_sizes, design.local_sizes[1:4:2], strict=False):
         sides = [math.lcm(a, b) for a, b in zip(first, second, strict=True)]
         for local in (first, second):

@@ -1,8 +1,8 @@
-"""Find the sparse integer polynomial that meets all observations exactly.
+"""Find the sparse integer polynomial that matches all observations exactly.
 
 Owns the search, not the observations. Tries simple forms first: linear in all sizes; one or two
 monomials of degree up to 3; all monomials of degree 2; and, if there are enough rows, the products
-of degree 3. A fit is accepted only if it meets every row and there are more rows than unknowns.
+of degree 3. A fit is accepted only if it matches every row and there are more rows than unknowns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPARE_ROWS = 3
 """Number of rows that must exist beyond the number of unknowns."""
 _MOST_PAIRED = 90
 _MOST_MIXED = 8
-"""Maximum variables for which mixed forms are tried, as more give too many combinations."""
+"""Maximum variables for which mixed forms are tried; more would give too many combinations."""
 _LARGEST_COEFFICIENT = 2**31
 
 
@@ -80,7 +80,7 @@ class Basis:
 
 
 def fit(rows: Rows, values: Rows, active: Sequence[int], basis: Basis) -> Fit | None:
-    """Return the simplest polynomial that meets every row; None if there is none.
+    """Return the simplest polynomial that matches every row; None if there is none.
 
     Args:
         rows: sizes, shape (n, variables).
@@ -143,7 +143,7 @@ def _checked(
 
 
 def _sparse(rows: Rows, values: Rows, monomials: Sequence[Monomial], num_terms: int) -> Fit | None:
-    """Try every choice of ``num_terms`` monomials and a constant: solve few rows, check all."""
+    """Try each choice of ``num_terms`` monomials and a constant: solve a few rows, check all."""
     unknowns = num_terms + 1
     if len(rows) < unknowns + _SPARE_ROWS or len(monomials) < num_terms:
         return None

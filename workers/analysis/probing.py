@@ -1,7 +1,7 @@
 """Run the probes of one kernel and record their observations as numbers.
 
 Owns the order of probing: the designed points; smaller points if loops run too long; a few points
-once more with other buffer contents; and the challenges. ``judging.py`` draws the conclusions.
+again with other buffer contents; and the challenges. ``judging.py`` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _SCALES = (1.0, 0.5, 0.25)
 _MOST_CUT_OFF = 0.15
 """Share of probes with cut-off loops above which smaller sizes are tried."""
 HEAVY_TURNS = 2**18
-"""Loop iterations of a point above which heavier points are left out, because loops with barriers
-are not cut off."""
+"""If a point makes more loop iterations than this, heavier points are left out, because loops with
+barriers are not cut off."""
 _FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
-"""Iterations after which loops are cut off, of fitted and of held-out probes (which are larger)."""
+"""Iterations after which loops of fitted and of held-out probes (which are larger) are cut off."""
 _MOST_TURNS = {"held-out": _HELD_OUT_TURNS, "planned": _HELD_OUT_TURNS}
 _CHUNK = 16
 _LARGEST_CHUNK = 2
 _MOST_UNCUT_WORK = 2**23
 """Largest work of a challenge to a kernel whose loops cannot be cut off."""
 _FARTHEST_BYTES = 2**38
-"""Reach in bytes above which no larger challenge is tried, as a tag holds offsets below 2**43."""
+"""Reach in bytes above which no larger challenge is tried; a tag holds offsets below 2**43."""
 _MOST_ACCESSES = 2**22
 """Maximum product of work-items and accesses in the text; large probes with more are left out."""
 _TRIED_SCALARS = (4, 64)
@@ -128,7 +128,7 @@ class Probing:
         self.identities = self._identities()
 
     def keep_within_arrays(self) -> tuple[tuple[int, ...], ...]:
-        """Return the smallest local sizes that overflow an array; from now on use smaller ones."""
+        """Return the smallest local sizes that overflow an array; later probes use smaller ones."""
         if not self._has_groups or self.signature.required_local_size is not None:
             return ()
         if not self._instrumented.has_arrays:
@@ -141,7 +141,7 @@ class Probing:
         return found
 
     def _overflows(self, shapes: Sequence[tuple[int, ...]]) -> list[bool]:
-        """Whether launches at local sizes, with small and large scalars, index beyond an array."""
+        """Try each local size with small and large scalars; return whether an array overflows."""
         answers = []
         for shape in shapes:
             global_size = (2 * shape[0], *shape[1:])
@@ -179,7 +179,7 @@ class Probing:
         return self._counted([*fitted, *held_out], records)
 
     def challenged(self) -> Seen:
-        """Run points to which no form is fitted: odd values of scalars, and the sizes of plans."""
+        """Run points that no form is fitted to: unusual scalars, and the sizes of plans."""
         values, planned = value_points(self._challenge()), self.planned_points()
         if self.has_uncut_loops:
             values = tuple(one for one in values if one.work <= _MOST_UNCUT_WORK)
@@ -245,7 +245,7 @@ class Probing:
         *,
         is_challenge: bool = False,
     ) -> list[ProbeRecord | None]:
-        """Run lighter points first and stop after one that is too heavy; all others are cut off.
+        """Run lighter points first. Stop after one that is too heavy; later ones count as cut off.
 
         Challenges also stop when indices come near the limit of a tag. Loop iterations decide, not
         time, so that every machine gets the same result.
@@ -332,9 +332,9 @@ class Probing:
         return (*names, *(self.signature.arguments[one].name for one in self._largest))
 
     def _identities(self) -> frozenset[tuple[int, int]]:
-        """Return pairs of variables (as indices) whose product is a third one, in each dimension.
+        """Return, for each dimension, the indices of two variables.
 
-        They are the local size and the number of groups, with the global size as their product.
+        These are the local size and the number of groups, whose product is the global size.
         """
         dims = self.signature.dims
         if not self._has_groups:
@@ -369,7 +369,7 @@ def _is_far(record: ProbeRecord) -> bool:
 
 
 def straddled(facts: KernelFacts) -> tuple[int, ...]:
-    """Return the constants that have probes on both sides: compared ones first, spread out."""
+    """Return the constants that get probes on both sides; compared ones have precedence."""
     near = [one for one in facts.thresholds if one <= FURTHEST_THRESHOLD]
     folds = [one for one in facts.folds if one <= FURTHEST_THRESHOLD and one not in near]
     chosen = _spread(near, _MOST_THRESHOLDS)

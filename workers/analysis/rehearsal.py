@@ -2,7 +2,8 @@
 
 The role of a buffer of indices (``steering.py``) is fitted with small limits of its values, but
 plans use limits of millions. Owns the final decision on such roles. If a planned launch exceeds a
-target of a role, the role is removed, and plans fill the buffer with small values.
+planned target buffer of a role, the role is removed, and plans fill the index buffer with small
+values.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MAX_LAUNCH_BYTES = 2**30
 
 
 def rehearsed(analysis: Analysis, probing: Probing, pointers: Sequence[Argument]) -> Analysis:
-    """Return the analysis without the index roles whose values lead beyond the end of a buffer.
+    """Return the analysis without the index roles that cause accesses beyond the end of a buffer.
 
     Runs planned launches of the instrumented copy. If an access passes the end of a planned buffer,
     the roles that target this buffer are removed. This repeats until no role is removed.
@@ -47,7 +48,7 @@ def rehearsed(analysis: Analysis, probing: Probing, pointers: Sequence[Argument]
 def _left_behind(
     analysis: Analysis, probing: Probing, pointers: Sequence[Argument]
 ) -> frozenset[int]:
-    """Return the buffers that planned launches would exceed."""
+    """Return the buffers beyond whose planned end the launches access memory."""
     planned = AnalysedBuffers(
         signature=probing.signature, analysis=analysis, max_launch_bytes=_MAX_LAUNCH_BYTES
     )

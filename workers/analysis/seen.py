@@ -56,7 +56,7 @@ def every_nth(seen: Seen, most: int) -> Seen:
 
 
 def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
-    """Return the first record, in which each buffer has the furthest reach of all records."""
+    """Return the first record, but with the furthest reach of all records for each buffer."""
     access_ranges = tuple(
         max(column, key=lambda one: one.end_bytes)
         for column in zip(*(one.access_ranges for one in records), strict=True)
@@ -74,7 +74,7 @@ def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
 def looks_idle(seen: Seen, pointers: Sequence[Argument]) -> bool:
     """Whether at least half of the planned probes write fewer elements than they have work-items.
 
-    True for kernels of which most work-items return at once, but also for reductions, and for a
+    True for kernels in which most work-items return at once, but also for reductions, and for a
     kernel without planned probes.
 
     Args:

@@ -1,8 +1,8 @@
 """Find the buffers that hold indices: values that decide how far a kernel reaches into others.
 
-Owns the search. The values of one buffer get larger limits. Another buffer into which the kernel
-then reaches further is a target of the first one. This reach depends on the limit as it depends on
-a size, so it is fitted in the same way.
+Owns the search. The values of one buffer, A, get larger limits. If the kernel then reaches
+further into a buffer B, then B is a target of A. The reach depends on the limit in the same way as
+on a size, so it is fitted in the same way.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _reached_together(
 ) -> dict[int, IndexTarget]:
     """Return the targets with several sources, and their reach if all sources have the same limit.
 
-    In ``a[b[i] + c[i]]`` the reach by ``b`` depends on the values of ``c``; plans give both the
-    same limit.
+    In ``a[b[i] + c[i]]`` the reach through ``b`` depends on the values of ``c``; plans give the
+    values of ``b`` and ``c`` the same limit.
     """
     found: dict[int, IndexTarget] = {}
     for position, sources in by_target.items():

@@ -1,4 +1,4 @@
-"""The analysis of a kernel of which nothing is known.
+"""The analysis of a kernel about which nothing is known.
 
 Imports little, because the parent of the children imports this module.
 """

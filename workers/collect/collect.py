@@ -36,9 +36,9 @@ def collect(
         corpus: the kernels.
         fs: dataset folder: new, empty, or of the same plan.
         events: folder of the event log.
-        kept: folder on this host for finished tasks when the dataset's folder is lost.
+        kept: folder on this host for finished tasks, used if the dataset's folder is lost.
         ref: the device.
-        config: the whole tree.
+        config: the whole config tree.
         control: passes Ctrl-C on.
         observe: makes the observer of progress.
         ledger_location_of: returns where the ledgers of a run are kept.

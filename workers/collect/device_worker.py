@@ -1,8 +1,8 @@
 """Open and claim one device of this host, then collect the tasks of a run with it.
 
 Owns the resources of a worker process (scratch folder, claim of the GPU, children) and the order of
-its steps: device record, ledger, loop, sweep, card. The command line or a cluster's actor drives
-it.
+its steps: device record, ledger, loop, sweep of orphans, dataset card. The command line or a
+cluster's actor drives the worker.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _TIDY_ATTEMPTS = 5
 
 
 class Control:
-    """The means by which the command line or an actor stops a running collect."""
+    """The means by which the command line or an actor stops a running collection."""
 
     def __init__(self) -> None:
         self.num_interrupts = 0
         self.is_collecting = False
         """Whether the loop runs. While it runs, an interrupt lets it finish the task in hand."""
         self.drained = ""
-        """Why the run gives its device up and stops; "" if it does not."""
+        """Why the run gives its device up and stops; "" if it goes on."""
 
     def interrupt(self) -> None:
         """Stop the run: the first call lets the task in hand finish, the second call drops it."""
@@ -89,7 +89,7 @@ class DeviceWorker:
 
     Args:
         ref: the device.
-        config: the whole tree.
+        config: the whole config tree.
         where: the dataset's name in messages to other processes that want the device.
         logs: the handler that receives log records, if the caller has set one up already.
     """
@@ -172,7 +172,7 @@ class DeviceWorker:
             plan: the run's plan.
             ledger_location: where the run's ledgers are kept.
             events: folder of the event log.
-            kept: folder on this host for finished tasks when the dataset's folder is lost.
+            kept: folder on this host for finished tasks, used if the dataset's folder is lost.
             control: passes Ctrl-C on.
             observe: makes the observer of progress.
             skipped: files of the corpus without any kernel, each with the reason.
@@ -216,7 +216,7 @@ class DeviceWorker:
                 self._pipeline.use(plan, device, note=log.note, monitor=monitor)
                 own = kept / (run.run_id or plan.plan_hash) / device.device_id
                 pairs = KeptPairs(own, plan_hash=plan.plan_hash)
-                put_back = pairs.put_back(fs)  # first, as a rebuilt ledger may adopt them
+                put_back = pairs.put_back(fs)  # first, because a rebuilt ledger may adopt them
                 loop = _make_loop(
                     fs=fs,
                     ledger_location=ledger_location,

@@ -41,10 +41,10 @@ EVENT_KINDS: dict[str, tuple[str, str]] = {
         "A task has left the device. Seconds of the host's monotonic clock: `planned_s`, when it "
         "had its launch configs, `checked_s`, when its access check had ended (null: none), "
         "`built_s`, `sent_s` and `loaded_s`, when it was built, sent to a child and loaded there; "
-        "`turns`: the spans in which it held the device; `buffers_s`: how much of these spans "
-        "went to buffers; `processor`: the host's processor that issued the launches (null: any); "
-        "`decades`: for each decade of the median the number of configs, their wall time and "
-        "their launch time.",
+        "`turns`: the spans in which it held the device; `buffers_s`: the part of these spans "
+        "that was spent on buffers; `processor`: the host's processor that issued the launches "
+        "(null: any); `decades`: for each power of ten of the median launch time in ns, the "
+        "number of configs, their wall time and their launch time.",
     ),
     "finished": (
         "task_id, kernel, token, ok, failed, build_seconds, resources_seconds",
@@ -53,13 +53,13 @@ EVENT_KINDS: dict[str, tuple[str, str]] = {
     "committed": ("shard, tasks, epoch", "The results of these tasks are durable in this shard."),
     "refused": (
         "shard, stale_tasks",
-        "The ledger refused this shard: other workers held these tasks (by index in the plan) by "
-        "then.",
+        "The ledger did not accept this shard, because other workers had leased these tasks "
+        "(indices in the plan) in the meantime.",
     ),
     "published": ("version, tasks", "A manifest lists everything committed so far."),
     "lost": (
         "tasks, why",
-        "Leases were lost and their work dropped; tasks by index in the plan.",
+        "Leases were lost, so the work on these tasks (indices in the plan) was dropped.",
     ),
     "seat": (
         "seat, state, why",
@@ -87,7 +87,7 @@ class EventLog:
     """A ``LoopObserver`` that writes JSON lines.
 
     Args:
-        path: appended to; its folder is created if missing.
+        path: the file to append to; its folder is created if missing.
         worker_id: written into every line.
         context: further fields of every line, such as an actor's id and node.
     """
@@ -136,7 +136,7 @@ class EventLog:
         self._write("committed", shard=stem, tasks=[r.task_id for r in results], epoch=epoch)
 
     def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
-        """Write that a shard was refused."""
+        """Write that the ledger did not accept a shard."""
         self._write("refused", shard=stem, stale_tasks=list(stale_tasks))
 
     def published(self, manifest: Manifest) -> None:

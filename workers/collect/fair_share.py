@@ -15,8 +15,8 @@ _LEAST_SHARE = 4
 _LEAST_IN_HAND = 3
 _COUNT_INTERVAL_S = 2.0
 _COUNT_SHARE = 0.01
-"""Counting takes at most this share of the time. It reads a whole table of an SQLite ledger, which
-takes 30 to 55 ms for 400,000 tasks."""
+"""Counting takes at most this share of the time. A count reads a whole table of an SQLite ledger,
+which takes 30 to 55 ms for 400,000 tasks."""
 
 
 class FairShare:

@@ -41,14 +41,14 @@ from workers.plan.task_index import TaskIndex
 def join_plan(
     fs: Filesystem, corpus: Corpus, config: CollectConfig, found: Sequence[Device]
 ) -> Plan:
-    """Return the run's plan, a task for each kernel on each device class; create a missing run.
+    """Return the run's plan: a task for each kernel on each device class. Create a missing run.
 
     If ``run.json`` lists all device classes of ``found``, the plan takes their facts from there,
     because the memory size that a driver reports changes between two starts, but a plan must not
     change. A device of any listed class can join the run.
 
     Raises:
-        StoreError: The folder cannot be used, or its store cannot create a name only once.
+        StoreError: The folder cannot be used, or its store cannot refuse to create a name twice.
     """
     wanted = {device.device_class: device_class_of(device) for device in reversed(found)}
     if read_run(fs) is None:
@@ -82,7 +82,7 @@ def _refuse_foreign_folders(fs: Filesystem) -> None:
     foreign = [name for name in fs.folders() if name not in own and not name.startswith(".")]
     if foreign:
         raise ForeignRunError(
-            f"{fs.describe()} has no run.json but other folders ({', '.join(foreign[:3])}): "
+            f"{fs.describe()} has no run.json, but has other folders ({', '.join(foreign[:3])}): "
             "choose an empty or new folder for --out"
         )
 
@@ -122,7 +122,7 @@ def device_of_run(
     except FileNotFoundError:
         measured = with_limits(pipeline.open_device(measure_peaks=True))
         fs.put_if_absent(name, encode_device(measured, plan_hash=plan.plan_hash).data)
-        data = fs.read_bytes(name)  # if another collector was first, its record counts
+        data = fs.read_bytes(name)  # the record of the first collector counts, also for others
     table, footer = decode(data, name)
     if footer.plan_hash != plan.plan_hash:
         raise ShardError(f"{fs.describe(name)} belongs to another plan")
@@ -143,7 +143,7 @@ def attach_ledger(
     fs: Filesystem, ledger_location: LedgerLocation, plan: Plan, *, who: str
 ) -> Ledger:
     """Return the dataset's ledger, rebuilt from the shards if necessary."""
-    # The index of a large plan is large. So it is not kept after this call.
+    # The index of a large plan is large, so it is not kept after this call.
     index = TaskIndex(plan)
     return attach(fs, ledger_location, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
 
@@ -153,8 +153,8 @@ def ledger_opener(
 ) -> Callable[[], Ledger]:
     """Return a function that attaches the ledger. Before it attaches again, it checks the store.
 
-    The check shows that the store still takes writes. Otherwise a ledger can be opened but is lost
-    at the first claim, and without the check the collector would attach for ever.
+    The check shows that the store still accepts writes. If it does not, a ledger can be opened but
+    is lost at the first claim. Without the check, the collector would then attach for ever.
     """
     starts = itertools.count()
 

@@ -1,8 +1,8 @@
 """Keep finished tasks on this host when the dataset's folder is lost; the next start commits them.
 
 Owns the folder of kept pairs; each run and device has its own. A kept pair is the pair of shards
-that the collector would have committed. It is committed later with the tokens that are in it, so a
-task that went to another holder meanwhile stays with that holder.
+that the collector would have committed. The pair is committed later with the tokens that are in it.
+So a task that another holder has leased in the meantime stays with that holder.
 """
 
 from __future__ import annotations

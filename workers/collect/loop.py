@@ -59,7 +59,7 @@ class CollectLoop:
         clock_s: monotonic seconds.
         new_stem: returns a unique shard name for an epoch.
         observer: receives the loop's events.
-        writer: encodes and writes shards beside the loop, as the device must not wait for a disk.
+        writer: encodes and writes shards beside the loop: the device must not wait for a disk.
         encode: ``encode_results``, or a version of it that caches.
         sleep: called with seconds to wait while the ledger cannot be reached and nothing runs.
         heartbeat: sends heartbeats to the ledger.
@@ -166,16 +166,16 @@ class CollectLoop:
     def finish(self) -> bool:
         """Commit this worker's finished tasks and publish all shards; return whether that is done.
 
-        If it is not done, nothing may be swept, because committed shards of a dead worker may still
-        be unpublished. It is not done only if the ledger does not answer after ``abort_tasks``,
-        because an aborted loop does not wait for the ledger.
+        If the result is False, no orphans may be swept, because committed shards of a dead worker
+        may still be unpublished. The result is False only if the ledger does not answer after
+        ``abort_tasks``, because an aborted loop does not wait for the ledger.
         """
         while not self._outbox.is_empty:
             self._await_ledger()
             if not self._guarded(lambda: self._commit(wait=True)) and self._is_aborted:
                 return False  # a rebuild adopts the shards, or the tasks are done again
-        # If another collector has rebuilt a lost ledger, the new one may hold commits that a dead
-        # worker has not published; a sweep would remove their shards.
+        # If another collector has rebuilt a lost ledger, the new ledger may hold commits that a
+        # dead worker has not published; a sweep would remove the shards of these commits.
         while not self._guarded(self.publish_all):
             if self._is_aborted:
                 return False
@@ -189,7 +189,7 @@ class CollectLoop:
         return found[0] if found else 1
 
     def publish_all(self) -> None:
-        """Publish every committed shard, also those of other collectors."""
+        """Publish every committed shard, including those of other collectors."""
         self._publisher.publish_all(self._ledger)
 
     @property
@@ -235,7 +235,7 @@ class CollectLoop:
                 self._attach_again()
             was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            if not was_left_alone:  # in a backoff the action asks nothing: no sign of an answer
+            if not was_left_alone:  # in a backoff the action asks nothing, so it proves nothing
                 self._backoff.succeeded()
             return True
         except LedgerAwayError as error:

@@ -1,4 +1,4 @@
-"""The loop's interfaces beside ledger, store and executor, and the reasons why a loop ends."""
+"""The loop's interfaces (except ledger, store and executor), and the reasons why a loop ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.plan.plan import Task
 
 
 class EndReason(StrEnum):
-    """Why a collecting loop ended (why one config's readings ended: ``records.StopReason``)."""
+    """Why a collecting loop ended (``records.StopReason``: why the readings of a config ended)."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
@@ -37,7 +37,7 @@ class LoopObserver(Protocol):
         ...
 
     def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
-        """A shard was refused: these tasks had gone to another holder."""
+        """The ledger did not accept a shard, because another holder had leased these tasks."""
         ...
 
     def published(self, manifest: Manifest) -> None:

@@ -35,7 +35,7 @@ class SilentObserver:
         """Results are durable."""
 
     def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
-        """A shard was refused."""
+        """The ledger did not accept a shard."""
 
     def published(self, manifest: Manifest) -> None:
         """A manifest lists everything committed so far."""
@@ -83,7 +83,7 @@ class Fanout:
             observer.committed(stem, results, epoch)
 
     def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
-        """A shard was refused."""
+        """The ledger did not accept a shard."""
         for observer in self._observers:
             observer.refused(stem, stale_tasks)
 

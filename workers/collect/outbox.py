@@ -95,7 +95,7 @@ class Outbox:
         self._waiting.append(item)
 
     def is_due(self, *, more_to_come: bool) -> bool:
-        """Whether to write or commit a batch now; without more to come, any waiting task is due."""
+        """Whether to write or commit a batch now; any waiting task is due if no more tasks come."""
         if self._batch is not None:
             return True
         if not self._waiting:
@@ -134,7 +134,7 @@ class Outbox:
         return batch
 
     def write_again(self) -> None:
-        """Let the next call write the shards of the batch in hand anew, as they have vanished."""
+        """Let the next call write the shards of the batch in hand again: they have vanished."""
         assert self._batch is not None, "something was written"
         self._batch.writing = None
 
@@ -143,9 +143,10 @@ class Outbox:
         self._batch = None
 
     def keep_others(self, stale_tasks: Collection[int], epoch: int) -> None:
-        """Make a new batch of the tasks that the ledger did not call stale.
+        """Start a new batch with the tasks that the ledger did not refuse as stale.
 
-        The refused files stay for the sweep: they were never committed and no reader sees them.
+        The shards already written for the refused batch remain until orphans are swept. No reader
+        sees these shards, because they were not committed.
         """
         assert self._batch is not None, "something was refused"
         kept = tuple(one for one in self._batch.items if one.lease.task not in stale_tasks)
@@ -156,7 +157,7 @@ class Outbox:
         self._waiting = [item for item in self._waiting if item.lease.task not in tasks]
 
     def clear(self) -> None:
-        """Drop everything; what is still being written becomes an orphan."""
+        """Drop everything; shards that are still being written become orphans."""
         self._waiting.clear()
         if self._batch is not None and self._batch.writing is not None:
             with contextlib.suppress(StoreError):

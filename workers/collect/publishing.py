@@ -74,11 +74,11 @@ class Publisher:
             self._publish(ledger, entries)
 
     def publish_all(self, ledger: Ledger) -> None:
-        """Publish every committed shard, even if not elected or if a lost manifest listed it.
+        """Publish every committed shard, even without election, and also shards of lost manifests.
 
         Raises:
             LedgerLostError: The ledger is lost, or was rolled back.
-            StoreError: The dataset, or a file of it, is missing.
+            StoreError: The dataset or one of its files is missing.
         """
         self._ledger = None
         self._publish(ledger, ())
@@ -96,7 +96,7 @@ class Publisher:
             admit=partial(self._admit, ledger, entries),
         )
         if isinstance(result, StaleEpoch):
-            raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
+            raise LedgerLostError(f"a ledger of epoch {result.current_epoch} has replaced this one")
         self._fs.check_place()  # a manifest at another place is not published
         self._ledger, self._last = ledger, result
         if entries:
@@ -117,7 +117,7 @@ class Publisher:
         unknown = unknown_shards(ledger, base, checked=last)
         if unknown:
             raise LedgerLostError(
-                f"the ledger was rolled back: it lacks {unknown[0]}, which is listed"
+                f"the ledger was rolled back: it lacks {unknown[0]}, which a manifest lists"
             )
         if has_forgotten(ledger, base, entries):
             raise LedgerLostError(
@@ -139,4 +139,4 @@ class Publisher:
             )
         if absent:
             where = self._fs.describe(absent[0].name)
-            raise LedgerLostError(f"{where} was committed and is gone: its tasks are done again")
+            raise LedgerLostError(f"{where} was committed but is gone: its tasks are done again")

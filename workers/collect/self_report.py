@@ -146,7 +146,7 @@ class SelfReport(SilentObserver):
         self._committed.append((self._clock_s(), rows[OK_STATUS], len(results)))
 
     def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
-        """A shard was refused."""
+        """The ledger did not accept a shard."""
         self.last_error = (
             f"shard {stem} refused: {len(stale_tasks)} of its tasks had gone to another worker"
         )

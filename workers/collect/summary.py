@@ -36,8 +36,8 @@ from workers.plan.plan import Plan
 from workers.plan.task_index import first_pending
 
 _MAX_TASKS_COUNTED = 2000
-"""Tasks whose planned configs are counted; drawing them takes milliseconds for each task. Pending
-tasks beyond this number count as ``samples_per_kernel`` configs each."""
+"""Maximum number of tasks whose planned configs are drawn and counted, which takes milliseconds per
+task. Each further pending task counts as ``samples_per_kernel`` configs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class CollectSummary:
     Attributes:
         stop_reason: ``complete``, ``interrupted``, ``time_is_up`` or ``too_many_failures``.
         num_planned: launch configs of the plan.
-        num_ok: those with a time, earlier starts of the same run included.
-        num_failed: those with a failure code.
-        num_pending: those without a result yet.
+        num_ok: launch configs with a time, including those from earlier starts of the same run.
+        num_failed: launch configs with a failure code.
+        num_pending: launch configs without a result yet.
         num_tasks: tasks of the plan; a task is one kernel on one device class.
         num_tasks_done: tasks with a result.
         failures_by_code: failed launch configs by failure code.

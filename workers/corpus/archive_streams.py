@@ -12,8 +12,8 @@ from typing import IO, Any, Protocol
 
 MAX_UNPACKED_BYTES = 4 * 2**30
 MAX_RATIO = 300
-"""Largest ratio of unpacked to packed bytes. Source texts reach 10, near duplicates 50, a
-decompression bomb 1,000 and more."""
+"""Largest ratio of unpacked to packed bytes. Source texts reach a ratio of 10, near duplicates 50,
+and a decompression bomb 1,000 or more."""
 RATIO_FREE_BYTES = 32 * 2**20
 """Unpacked bytes that are allowed at any ratio, for padding and a few empty files."""
 MAX_HEADER_BYTES = 2**20
@@ -86,7 +86,7 @@ class TarBytes(BoundedStream):
         self._header_at: int | None = None
 
     def expect_header(self, position: int) -> None:
-        """Announce that the next header begins at ``position``; content comes before it."""
+        """Announce that the next header begins at ``position``; only content is read before it."""
         self._header_at = position
 
     def expect_content(self) -> None:

@@ -41,7 +41,8 @@ def read_archive(source: Path, suite: str | None) -> FoundFiles:
             read(raw, source.stat().st_size, found)
     except StreamLimitError as error:
         raise CorpusError(
-            f"{source}: {error}: not read; unpack the part that you trust and name its folder"
+            f"{source}: {error}, so the archive was not read; unpack the part that you trust and "
+            "name its folder"
         ) from None
     except _DAMAGE as error:
         raise CorpusError(

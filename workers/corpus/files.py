@@ -20,21 +20,24 @@ ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz", ".zip",
 )  # fmt: skip
 MAX_SOURCE_BYTES = 8 * 2**20
-"""Bytes. No hand-written kernel is larger, and parsing a larger file would take minutes."""
+"""Maximum bytes of a source. No hand-written kernel is larger, and parsing a larger file would take
+minutes."""
 MAX_HASHED_BYTES = 256 * 2**20
 """Bytes of an oversized file that its hash covers. Reading all of a sparse file of 1 TiB would take
 an hour."""
 MAX_MEMBERS = 200_000
-"""Files of any kind in one archive or git tree; one with more is an attack or not a corpus."""
+"""Maximum files of any kind in an archive or git tree. One with more files is an attack, or no
+corpus."""
 MAX_TEXT_BYTES = 512 * 2**20
-"""Bytes of memory for the sources of one folder, archive or git tree, all of them held at once."""
+"""Maximum bytes of memory for the sources of one folder, archive or git tree, which are all held at
+once."""
 MAX_HEADER_TEXT_BYTES = 128 * 2**20
-"""Bytes of memory for the headers of one source. An archive is read only once, so that all of its
+"""Maximum bytes of memory for the headers of one source. An archive is read only once, so all its
 headers are held until the end."""
 MAX_PATH_CHARS = 4096
-"""Characters of a path inside an archive or git tree; no folder can hold a longer one."""
+"""Maximum characters of a path in an archive or git tree; no folder can hold a longer path."""
 MAX_INCLUDED_BYTES = 256 * 1024
-"""Bytes of one header; a larger header is not included."""
+"""Maximum bytes of one header; a larger header is not included."""
 LINK = "a link: not followed"
 LONG_PATH = f"its path has more than {MAX_PATH_CHARS} characters"
 NESTED = "an archive inside another source: name it as a source of its own"
@@ -128,7 +131,7 @@ def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> Sourc
     """Read one file; hold at most ``MAX_SOURCE_BYTES`` and read at most ``MAX_HASHED_BYTES``.
 
     Args:
-        read: returns up to the given number of next bytes; none at the end.
+        read: returns up to the given number of next bytes, and no bytes at the end.
         path: the file's path inside its source.
         suite: the suite of its kernels.
     """

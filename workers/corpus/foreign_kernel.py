@@ -14,7 +14,7 @@ from llmperf_common.records import MAX_ELEMENT_BYTES, Argument, Signature
 
 _MAX_DIMS = 3
 _MAX_SIDE = 2**31 - 1
-"""Maximum number of work-items of one side of a work-group."""
+"""Maximum work-items in one dimension of a work-group."""
 _ROUNDING = 1e-9
 """How far a share may exceed 1. Shares exceed 1 by some 1e-15 in corpora that were analysed before
 26 November 2026."""
@@ -26,19 +26,22 @@ sizes exactly."""
 def check_signature(signature: Signature) -> None:
     """Raise ValueError if the signature has a number that no source can lead to."""
     if not 1 <= signature.dims <= _MAX_DIMS:
-        raise ValueError(f"a kernel of {_told(signature.dims)} dimensions")
+        raise ValueError(
+            f"the kernel has {_told(signature.dims)} dimensions, but must have 1 to {_MAX_DIMS}"
+        )
     required = signature.required_local_size
     if required is not None:
         if not 1 <= len(required) <= _MAX_DIMS:
             raise ValueError(
-                f"the required local size has {len(required)} dimensions, not 1 to {_MAX_DIMS}"
+                f"the required local size has {len(required)} dimensions, but must have 1 to "
+                f"{_MAX_DIMS}"
             )
         for side in required:
             _check(side, 1, _MAX_SIDE * 2 + 1, "a side of the required local size")
     _check(signature.static_local_bytes, 0, _MAX_NUMBER, "the static local bytes")
     for name, value in signature.static_features.items():
         if not math.isfinite(value):
-            raise ValueError(f"the static feature {name[:80]!r} is {value}")
+            raise ValueError(f"the static feature {name[:80]!r} is {value}, but must be finite")
     for position, argument in enumerate(signature.arguments):
         _check_argument(argument, position)
 
@@ -59,7 +62,7 @@ def check_analysis(analysis: Analysis) -> None:
         _check(inputs.contents.limit, 1, _MAX_NUMBER, "the limit of the contents")
     for share in (inputs.plain_share, inputs.active_share):
         if share is not None and not 0 <= share <= 1 + _ROUNDING:
-            raise ValueError(f"a share of work-items is {share}")
+            raise ValueError(f"a share of work-items is {share}, but must be from 0 to 1")
 
 
 def _check_argument(argument: Argument, position: int) -> None:
@@ -81,7 +84,7 @@ def _forms(analysis: Analysis) -> Iterator[Polynomial]:
 
 def _check(number: int, least: int, most: int, what: str) -> None:
     if not least <= number <= most:
-        raise ValueError(f"{what} is {_told(number)}, not from {least} to {most}")
+        raise ValueError(f"{what} is {_told(number)}, but must be from {least} to {most}")
 
 
 def _told(number: int) -> str:

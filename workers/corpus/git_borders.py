@@ -88,7 +88,7 @@ def check_link(file: Path, folder: Path) -> None:
 
 
 def _common_of(folder: Path, source: Path) -> Path:
-    """Return a git directory's repository: itself, or the one to whose worktree it belongs."""
+    """Return a git directory itself or, if it belongs to a worktree, the worktree's repository."""
     named = folder / "commondir"
     if not os.path.lexists(named):
         return folder
@@ -124,7 +124,10 @@ def _check_all(common: Path, part: str, most: int, source: Path) -> None:
         for name in (*folders, *names):
             number += 1
             if number > most:
-                raise CorpusError(f"{source} has more than {most} files in {part}: not read")
+                raise CorpusError(
+                    f"{source} has more than {most} files in {part}, so it was not read: give a "
+                    "fresh clone of this repository instead"
+                )
             _check_part(Path(place) / name, common, source)
 
 

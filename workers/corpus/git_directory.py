@@ -205,8 +205,8 @@ class Blobs:
         self._num_bytes += int(answer[2])
         if self._num_bytes > MAX_UNPACKED_BYTES:
             raise CorpusError(
-                f"{self._source}: its sources unpack to more than {MAX_UNPACKED_BYTES} bytes: "
-                "not read; check out the part that you need into a folder and name that folder"
+                f"{self._source}: its sources unpack to more than {MAX_UNPACKED_BYTES} bytes, so "
+                "it was not read: check out the part that you need into a folder, and name it"
             )
         return int(answer[2])
 

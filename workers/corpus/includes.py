@@ -104,7 +104,7 @@ def _expanded(file: SourceFile, lookup: Lookup, budget: MemoryBudget) -> SourceF
     except _BudgetSpentError:
         pass
     problem = (
-        f"its headers do not fit: with headers, the files of this source take more than "
+        "its headers do not fit, because the files of this source and their headers take more than "
         f"{MAX_EXPANDED_BYTES} bytes: name its folders one at a time"
     )
     return replace(file, text=None, problem=problem)
@@ -125,7 +125,7 @@ class _Expansion:
         self._num_chars = self._num_includes = 0
         self._guards: dict[str, list[int]] = {}
         self._certain: list[set[str]] = [set()]
-        """Headers with ``#pragma once`` put in so far: in the file, and in each open branch."""
+        """Inserted headers with ``#pragma once``: those in the file, and in each open branch."""
 
     def of(self, path: str, text: str) -> str:
         self._expand(path, text, 0)

@@ -34,8 +34,8 @@ class SourceKernel:
 
     Attributes:
         kernel: the kernel as a corpus has it.
-        errors: errors that a compiler would report, as ``line: text``; if the line is not certainly
-            one of the file itself, ``N of the text with its headers put in: text``.
+        errors: errors that a compiler would report, as ``line: text``. If the line is not certainly
+            one of the file itself, ``N of the text with its headers inserted: text``.
         unknown: errors about names that a vendor's compiler may know, in the same form.
         dense: the accesses that every work-item surely makes.
     """

@@ -201,7 +201,8 @@ def _check_header(where: Path, schema: pa.Schema, metadata: dict[bytes, bytes]) 
         )
     if int(version) > CORPUS_VERSION:
         raise CorpusError(
-            f"{where} is of corpus version {version}, later than {CORPUS_VERSION}: update llmperf"
+            f"{where} has corpus version {version}, but this LLMPerf reads versions up to "
+            f"{CORPUS_VERSION}: update LLMPerf"
         )
     missing = [field.name for field in SCHEMA if not _has_column(schema, field)]
     if missing:

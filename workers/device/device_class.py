@@ -1,4 +1,4 @@
-"""The facts of a device's class, on which launch plans depend, from the device's record."""
+"""Take from a device's record the facts on which launch plans depend."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def device_class_of(device: Device) -> DeviceClass:
 
 
 def _constant_limit(device: Device) -> int | None:
-    """Return the limit of ``__constant`` buffers; None if it is not below that of all buffers.
+    """Return the size limit of ``__constant`` buffers; None if it is not below that of all buffers.
 
-    Plans of earlier datasets were made without this limit. They keep their hash if it is None.
+    Plans of earlier datasets were made without this limit. They keep their hash if the limit is
+    None.
     """
     limit_bytes = device.max_constant_buffer_bytes
     if limit_bytes is None or limit_bytes >= device.max_allocation_bytes:

@@ -1,4 +1,4 @@
-"""The interface of a device: with it, the loop, the timing rule and the checks name no vendor.
+"""The interface of a device, so that the loop, the timing rule and the checks name no vendor.
 
 Owns the protocols, and the one exception by which a device reports a failure. A *session* belongs
 to a run child and owns the device context; a *compiler* belongs to a compile child.
@@ -33,8 +33,8 @@ PADDING_BYTES = 2**28
 (``LoadedKernel.reserve``), because an access to unmapped memory destroys a GPU's context."""
 
 FRONT_PADDING_BYTES = 2**21
-"""Bytes of zeros before such a buffer, because a stencil's first row reads the row above it. One
-page of NVIDIA's driver."""
+"""Bytes of zeros before such a buffer, because a stencil's first row reads the row above it. This
+is one page of NVIDIA's driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Launcher(Protocol):
         ...
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
-        """Restore the written (with ``everything`` all) buffers to ``seed``'s inputs; untimed."""
+        """Restore the written buffers (``everything``: all) to the inputs of ``seed``; untimed."""
         ...
 
     def launch(self, count: int = 1) -> float:
@@ -83,19 +83,20 @@ class Launcher(Protocol):
         ...
 
     def num_at_once(self, estimate_ns: float) -> int:
-        """Return how many launches of this length ``launch_each`` may get; 1 without a gain."""
+        """Return how many launches of this length ``launch_each`` should get; 1 if that is best."""
         ...
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
         """Launch ``count`` times without waiting in between; return the device time of each, ns.
 
         If ``needs_refill``, each launch follows a refill. Launches that did not find the device
-        idle are left out, because a launch that is queued behind other work looks shorter.
+        idle are left out, because the event time of a launch that is queued behind other work is
+        shorter.
         """
         ...
 
     def flush_cache(self) -> None:
-        """Write twice the last-level cache, so that the next launch starts cold."""
+        """Write twice the size of the last-level cache, so that the next launch starts cold."""
         ...
 
     def poison_output(self, byte: int) -> None:
@@ -117,7 +118,9 @@ class LoadedKernel(Protocol):
         with_padding: bool,
         ahead: bool = False,
     ) -> None:
-        """Allocate each buffer as large as the largest config needs it, if all fit; launch nothing.
+        """Allocate each buffer in the size that the largest config needs, if all buffers fit.
+
+        Launches nothing.
 
         Args:
             configs: the configs to come.
@@ -132,7 +135,7 @@ class LoadedKernel(Protocol):
         ...
 
     def prepare(self, config: LaunchConfig) -> Launcher:
-        """Set the arguments of ``config``, every buffer filled with the inputs of its seed.
+        """Set the arguments of ``config``, and fill every buffer with the inputs of its seed.
 
         Launchers of earlier configs become invalid.
 
@@ -155,7 +158,7 @@ class Session(Protocol):
         ...
 
     def measure_peaks(self) -> Device:
-        """Return the device's record with measured peaks; from then on, ``device`` has them, too.
+        """Return the device's record with measured peaks; ``device`` then has these peaks, too.
 
         LLMPerf's own kernels measure bandwidths (GB/s), arithmetic peaks (GFLOP/s), the timer's
         step (ns) and the launch floor (ns). Raises DeviceFailure.
@@ -200,10 +203,10 @@ class Compiler(Protocol):
 class ProbeLaunch:
     """One launch of an instrumented kernel: NDRange, scalar values by position, buffer contents.
 
-    ``limits``: the limit of the values in an integer buffer, by position; ``default_limit`` for all
-    other buffers. A negative limit gives negative values, if the type has them. ``spread``:
-    floating-point contents are in [0, spread). ``rules``: the positions whose contents are made as
-    in plans, by ``FLAGS``, or by ``SIGNED`` for floating-point numbers.
+    ``limits``: by position, the limit of an integer buffer's values; ``default_limit`` is the limit
+    of all other integer buffers. A negative limit gives negative values, if the type has them.
+    ``spread``: floating-point contents are in [0, spread). ``rules``: by position, the content rule
+    of plans that makes a buffer's contents (``FLAGS``, or ``SIGNED`` for floating-point numbers).
     """
 
     global_size: tuple[int, ...]
@@ -215,15 +218,15 @@ class ProbeLaunch:
     spread: float = 1.0
     rules: Mapping[int, ContentsRule] = field(default_factory=dict)
     max_turns: int = 2**18
-    """Number of turns of all loops together, after which loops without a barrier are cut off."""
+    """Iterations of all loops together, after which loops without a barrier are cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRange:
     """The range of one buffer that one launch accessed, in bytes from the buffer's start.
 
-    Both ends are 0 without an access. ``start_bytes`` is negative for an index below 0. ``site``:
-    the access (in ``Instrumented.sites``) that reached furthest.
+    Both ends are 0 if there was no access. ``start_bytes`` is negative for an index below 0.
+    ``site``: the access (in ``Instrumented.sites``) that reached furthest.
     """
 
     position: int
@@ -236,7 +239,7 @@ class AccessRange:
 class ProbeRecord:
     """What one probe launch recorded.
 
-    ``turns``: turns of all loops of all work-items. ``trace``: a hash of all indices of all
+    ``turns``: iterations of all loops of all work-items. ``trace``: a hash of all indices of all
     work-items, independent of their order. ``exceeded``: a loop was cut off. ``overflow``: an array
     of fixed size was indexed beyond its end.
     """
@@ -262,9 +265,10 @@ class Instrumented:
 
     ``source`` has one kernel, ``lp_instrumented``. Its arguments are those of the original, then
     the table (``__global ulong *``) that it writes to, then the place in the table. ``expanded``:
-    the text from which it was made. ``positions``: the pointer arguments, in the order of the
-    table's rows. ``has_arrays``: the kernel indexes variables of fixed size, so a launch can exceed
-    them. ``has_uncut_loops``: a loop has a barrier and is never cut off, however long it runs.
+    the text from which ``source`` was made. ``positions``: the pointer arguments, in the order of
+    the table's rows. ``has_arrays``: the kernel indexes variables of fixed size, so a launch can
+    exceed them. ``has_uncut_loops``: a loop contains a barrier, so it is never cut off, however
+    long it runs.
     """
 
     source: str
@@ -286,7 +290,7 @@ class Prober(Protocol):
     def run(
         self, kernel: Kernel, instrumented: Instrumented, launches: Sequence[ProbeLaunch]
     ) -> tuple[ProbeRecord | None, ...]:
-        """Build the instrumented source and run ``launches`` in order; keep the last source built.
+        """Build the instrumented source and run ``launches`` in order; keep the last build.
 
         The record is None for a launch whose work-group is larger than the kernel allows.
 

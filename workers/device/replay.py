@@ -52,7 +52,7 @@ class _Script:
         self.file: ReplayFile = read_replay_file(self.path)
 
     def due(self, kernel: str, actions: frozenset[Action], index: int | None) -> list[Behaviour]:
-        """Return the behaviours due now; this call uses up those that happen ``once``."""
+        """Return the behaviours due now; those that happen ``once`` are then used up."""
         return [
             behaviour
             for number, behaviour in enumerate(self.file.behaviours)
@@ -256,9 +256,9 @@ class ReplayLauncher:
         self._output = ("input", seed)
 
     def launch(self, count: int = 1) -> float:
-        """Return the mean of the next ``count`` times in ns, after the file's due behaviours.
+        """Apply the file's due behaviours; return the mean of the next ``count`` times, ns.
 
-        A behaviour may instead hang or end the process, raise DeviceFailure or change the times.
+        A behaviour may hang or end the process, raise DeviceFailure or change the times.
         """
         for behaviour in self._behaviours:
             self._misbehave(behaviour)
@@ -275,7 +275,7 @@ class ReplayLauncher:
         return time_ns
 
     def num_at_once(self, estimate_ns: float) -> int:
-        """Return 1: answering takes no time."""
+        """Return 1: several launches at once would save nothing, because answers take no time."""
         return 1
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
@@ -288,7 +288,7 @@ class ReplayLauncher:
         return times_ns
 
     def flush_cache(self) -> None:
-        """Make the next launch a cold one: ``cold_factor`` times longer."""
+        """Make the next launch a cold one, which takes ``cold_factor`` times longer."""
         self._is_cold = True
 
     def poison_output(self, byte: int) -> None:

@@ -45,7 +45,7 @@ class Action(StrEnum):
     EXIT = "exit"
     """A launch kills its process with SIGSEGV."""
     EXIT_AFTER_RESULT = "exit_after_result"
-    """The process dies 20 ms after the config's last launch, after its result was sent."""
+    """The process dies 20 ms after the config's last launch, when its result has been sent."""
     LAUNCH_ERROR = "launch_error"
     OUT_OF_MEMORY = "out_of_memory"
     """``prepare`` refuses the config."""
@@ -101,7 +101,7 @@ class ReplayDevice(Node):
 
 
 class RecordedTiming(Node):
-    """Recorded readings of one kernel and NDRange; launches use them in turn, again and again."""
+    """Recorded readings of one kernel and NDRange; launches use them in order, again and again."""
 
     kernel: str
     global_size: tuple[int, ...] = Field(min_length=1, max_length=3)
@@ -136,7 +136,7 @@ class RecordedAnalysis(Node):
 
 
 class TimeModel(Node):
-    """The time of a config without recording: floor + work-items x rate, with seeded noise."""
+    """The time of a config without recorded readings: floor + work-items x rate, with noise."""
 
     floor_ns: float = Field(default=4000.0, gt=0)
     ns_per_work_item: float = Field(default=0.1, ge=0)
@@ -153,7 +153,7 @@ class Behaviour(Node):
     """A glob over kernel names."""
     action: Action
     at_config: int | None = Field(default=None, ge=0)
-    """Misbehave only at this ``prepare`` of the loaded kernel, counted from 0; None: at each."""
+    """Misbehave only at this ``prepare`` call of the loaded kernel, from 0; None: at each call."""
     factor: float = Field(default=2.0, gt=0)
     seconds: float = Field(default=0.1, ge=0)
     once: bool = False
@@ -181,15 +181,15 @@ class ReplayFile(Node):
     factor 1. A file beside the replay file counts the readings."""
     behaviours: tuple[Behaviour, ...] = ()
     counts_work: bool = False
-    """Whether work is counted on a CPU OpenCL device of this host, as it is for a GPU."""
+    """Whether to count the launches' work on a CPU OpenCL device of this host, as for a GPU."""
 
 
 def read_replay_file(path: Path) -> ReplayFile:
     """Read and check a replay file.
 
     Raises:
-        ValueError: The file is not readable or no JSON, or has an unknown key or a bad value. The
-            message names file and key.
+        ValueError: The file cannot be read or is not JSON, or it has an unknown key or a bad value.
+            The message names the file and the key.
     """
     try:
         values = parse_json(read_plain(path, max_bytes=_MAX_BYTES))

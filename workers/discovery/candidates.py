@@ -1,6 +1,6 @@
 """List where OpenCL may come from on this machine, before any runtime is tried.
 
-Owns the three sources, and the environment variables with which a new process loads each of them.
+Owns the three sources, and the environment variables that make a new process load each of them.
 Each ICD file gets its own environment. So a broken vendor library cannot break the other runtimes,
 and two PoCLs, which share one platform name, cannot be confused.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 SYSTEM_VENDORS_FOLDER = Path("/etc/OpenCL/vendors")
 INTEL_PACKAGES = ("intel-opencl-rt", "intel-cmplr-lib-rt")
 POCL_VARIABLE = "LLMPERF_POCL_ICD"
-"""Environment variable: an ICD file used in place of the PoCL wheel's; empty: no such PoCL."""
+"""Environment variable: an ICD file to use in place of the PoCL wheel's; empty: use neither."""
 
 _LOADER_VARIABLE = "OCL_ICD_VENDORS"
 
@@ -44,7 +44,7 @@ class Candidate:
     known_cpu_only: bool = False
 
     def may_have(self, selector: str) -> bool:
-        """Return whether ``--device selector`` may mean this runtime, from its library's name."""
+        """Return whether ``--device selector`` may mean this runtime (its library's name tells)."""
         library = self._library_name()
         is_gpu_only = "nvidia" in library
         is_pocl, is_intel = "pocl" in library, "intel" in library
@@ -142,7 +142,7 @@ def _candidate(source: Source, icd_file: Path, *, known_cpu_only: bool = False) 
 
 
 def _intel_candidate(library: Path, environ: Mapping[str, str]) -> Candidate:
-    """Return a candidate that names the library, as Intel's .icd files hold a placeholder path."""
+    """Return a candidate that names the library: Intel's .icd files hold a placeholder path."""
     folders = [str(library.parent), environ.get("LD_LIBRARY_PATH", "")]
     return Candidate(
         source=Source.INTEL_RUNTIME,

@@ -1,7 +1,8 @@
 """Find which CPU this machine has, and whether a runtime's compiler knows it.
 
 Owns the reading of ``/proc/cpuinfo``, and the table of CPUs with the first LLVM release for each. A
-runtime with an older LLVM takes the CPU for another one; then it aborts, hangs or computes wrongly.
+runtime with an older LLVM mistakes the CPU for another one; it then aborts, hangs or computes
+wrongly.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def choose(
 
 
 def open_session(ref: DeviceRef) -> Session:
-    """Open the device here; raises LookupError without the device, ValueError on a bad file."""
+    """Open the device in this process; LookupError if it is absent, ValueError on a bad file."""
     if ref.selector.startswith(SELECTOR_PREFIX):
         return ReplaySession(ref)
     enter_environment(ref)
@@ -190,9 +190,10 @@ def _no_device(selector: str, report: DeviceReport) -> NoDevice:
 
 
 def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> RuntimeVerdict:
-    """Return the remembered verdict on a runtime; without one, try it while others wait.
+    """Return the remembered verdict on a runtime; if there is none, try the runtime.
 
-    A full disk makes compilers crash, so nothing is tried there, and nothing is remembered of it.
+    Other processes wait for the verdict meanwhile. A full disk makes compilers crash. So, if the
+    disk is full, nothing is tried and nothing is remembered.
     """
     try:
         check_space(Path(tempfile.gettempdir()))

@@ -1,7 +1,8 @@
-"""Claim a GPU of this host for one collector: it holds a lock, and no other job uses the GPU.
+"""Claim a GPU of this host for one collector: take its lock, and check that no other job uses it.
 
-Owns who may time on an NVIDIA GPU. Times measured beside another job are wrong, and nothing in them
-shows it. CPU and replay devices have no owner. ``gpu_lock.py`` has the lock itself.
+Decides which collector may time on an NVIDIA GPU. Times measured beside another job are wrong, and
+nothing in the times shows it. CPU and replay devices have no owner. ``gpu_lock.py`` has the lock
+itself.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ _logger = logging.getLogger(__name__)
 class GpuClaim:
     """Claims the device of a run until ``close``; a context manager.
 
-    Create it before the device is opened, when every process that computes on a GPU belongs to
-    another job. In a container with its own pids, NVML reports pids of the host; later, nothing
-    else distinguishes this collector's children from another job's processes.
+    Create the claim before the device is opened, when every process that computes on a GPU belongs
+    to another job. The claim records these processes. In a container with its own pids, where NVML
+    reports pids of the host, only this record later tells another job's processes from this
+    collector's children.
 
     Args:
         ref: the device that is about to be opened.
-        out: the dataset folder; a collector that is refused names it.
+        out: the dataset folder; the message to another collector that is refused names it.
         allow_busy: accept other compute processes (``limits.allow_busy_gpu``), but no other owner.
     """
 

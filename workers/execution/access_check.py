@@ -1,7 +1,8 @@
-"""Find the launch configs that must not run on a GPU, because trials on a CPU leave their memory.
+"""Find the launch configs that must not run on a GPU: in trials they access memory not their own.
 
-Memory means the buffers with their padding, and the local memory of a work-group. What the extents
-of a kernel say of its configs, and whether they are tried: ``extent_check.py``.
+A config's own memory is its buffers with their padding, and the local memory of a work-group. The
+trials run on a CPU device. ``extent_check.py`` decides what a kernel's extents say about its
+configs, and whether the configs are tried.
 
 Decides which configs are tried on the CPU device first, which accesses a GPU tolerates, and how
 access ranges are extrapolated to larger configs. The trials run in killable children, like the
@@ -26,18 +27,19 @@ _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
 """Seconds for all tried configs of a kernel. With three configs, seven of 130 kernels of the GitHub
-corpus took longer (two processors). With three strategies there are up to nine configs; how many
-kernels then take longer was not measured."""
+corpus took longer (two processors). With three strategies there are up to nine configs; we have not
+measured how many kernels then take longer."""
 _AWAITED_TIMEOUT_S = 3.0
-"""The same limit while the device has nothing else to do: a fault costs less than one second."""
+"""The same limit while the device has nothing else to do. It is shorter, because a fault costs less
+than one second."""
 _TRIED_ITEMS = (2**12, 2**16)
 """Numbers of work-items. For each input strategy, the smallest config is tried and, for each of
-these numbers, the largest config with at most so many work-items."""
+these numbers, the largest config with at most this number of work-items."""
 _MOST_TRIED_ITEMS = 2**18
 _LOCAL_SLACK_BYTES = 128
 """Step in bytes in which NVIDIA GPUs allocate local memory, according to NVIDIA's occupancy
-calculator. So an access up to the end of a step should not fault (not measured). The offset of an
-argument is not rounded up, either."""
+calculator. So an access up to the end of a step should not fault (not measured). The check does not
+round up the offset of an argument, either."""
 _MOST_GROWTH = 3.0
 """Exponent: an access range's end grows at most with this power of the number of work-items."""
 
@@ -68,7 +70,7 @@ class AccessCheck:
         )
 
     def excuses_kill(self, state: TaskState) -> bool:
-        """Excuse the first kill by not counting its attempt; False for a later kill."""
+        """Excuse the first kill: do not count its attempt. Return False for a later kill."""
         is_excused = state.excuse_kill("access")
         state.num_access_attempts -= is_excused
         return is_excused
@@ -86,10 +88,10 @@ class AccessCheck:
         return answer.is_last
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
-        """Give up the configs that the records rule out which came before the timeout."""
+        """Give up the configs that are ruled out by the records that came before the timeout."""
         name, num_known = state.task.kernel.name, len(state.access_records)
         _logger.info(
-            "%s: access ranges known of %d configs; the next one was killed after %g s",
+            "%s: the access ranges of %d configs are known; the next config was killed after %g s",
             name,
             num_known,
             after_s,
@@ -110,7 +112,7 @@ class AccessCheck:
 
 
 def _spare_unbearable(state: TaskState) -> None:
-    """Give up the configs that would leave their buffers; do nothing if the build failed."""
+    """Give up the configs that a GPU would not tolerate; do nothing if the build failed."""
     if not state.configs[0].global_size:
         return
     signature = state.task.kernel.signature
@@ -139,7 +141,7 @@ def leaves_own_buffers(signature: Signature, config: LaunchConfig, record: Probe
 
 
 def not_launched(why: str) -> Failure:
-    """Return the failure of a config that would leave its memory."""
+    """Return the failure of a config that would access memory not its own."""
     detail = f"not launched: {why}"
     return Failure(code=FailureCode.QUARANTINED, stage=Stage.PROBE, detail=detail)
 
@@ -172,14 +174,15 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the indices of the configs that a GPU would not tolerate, each with the reason.
 
-    *Buffers.* A tried config that leaves its buffers and their padding rules out all configs of its
-    input strategies with as many work-items or more. Beyond the largest tried config, an access
-    range is extrapolated with the power of the work-items by which it grew between tried configs.
+    *Buffers.* If a tried config accesses bytes outside its buffers and their padding, it rules out
+    all configs of its input strategies with as many work-items or more. Beyond the largest tried
+    config, an access range is extrapolated: it grows with the same power of the number of
+    work-items as between the tried configs.
 
     *Local memory.* A tried config is judged by its own record. Any other config is judged by the
     trials of its input strategies, if possible by those of equal local size. It is given up if its
-    memory is too small both for the bytes that these trials reached and for the same multiple of
-    its arguments' sizes.
+    memory is too small by two estimates: for as many bytes as these trials reached, and for the
+    same multiple of its arguments' sizes as in these trials.
 
     Args:
         signature: the kernel's signature.
@@ -218,15 +221,16 @@ def _beyond_memory(
     of_buffers: Callable[[int], _Trials],
     of_local: Callable[[int], _Trials],
 ) -> Iterator[tuple[int, str]]:
-    """Yield the indices of the configs that leave their memory, by the trials that count for each.
+    """Yield the indices of the configs that access memory not their own, each with the reason.
 
-    No memory is allocated for a config that is given up, so the buffers of others may get smaller.
+    ``of_buffers`` and ``of_local`` return the trials by which a config is judged. No memory is
+    allocated for a config that is given up, so the buffers of other configs may get smaller.
     """
     spared: dict[int, str] = {}
     for index, config in enumerate(configs):
         name = _beyond_local_memory(config, signature, of_local(index))
         if name:
-            spared[index] = f"it leaves its local memory by argument {name!r}"
+            spared[index] = f"it accesses memory outside its local memory through argument {name!r}"
     while True:
         kept = {index: one for index, one in enumerate(configs) if index not in spared}
         largest = _largest_elements(kept.values())
@@ -253,7 +257,7 @@ def _related(at: int, configs: Sequence[LaunchConfig], seen: Mapping[int, ProbeR
 def _local_trials(
     index: int, configs: Sequence[LaunchConfig], seen: Mapping[int, ProbeRecord]
 ) -> _Trials:
-    """Return the trials that tell most about a config's use of local memory."""
+    """Return the trials from which a config's use of local memory is estimated."""
     if index in seen:
         return [(configs[index], seen[index])]
     related = _related(index, configs, seen)
@@ -267,9 +271,9 @@ def _beyond_buffers(
     signature: Signature,
     trials: _Trials,
 ) -> str:
-    """Return why ``config`` leaves its buffers and their padding; "" if it does not.
+    """Return why ``config`` accesses bytes outside its buffers and their padding, or "".
 
-    ``largest``: the elements for which each buffer is allocated, by position.
+    ``largest``: by position, the number of elements for which each buffer is allocated.
     """
     items = _items(config)
     smaller = [(_items(one), record) for one, record in trials if _items(one) <= items]
@@ -286,7 +290,7 @@ def _beyond_buffers(
 
 
 def _beyond_local_memory(config: LaunchConfig, signature: Signature, trials: _Trials) -> str:
-    """Return the name of a ``__local`` argument that leaves all local memory of the group, or "".
+    """Return the name of a ``__local`` argument that reaches outside the group's memory, or "".
 
     The arguments lie one after the other, behind the kernel's own ``__local`` arrays.
     """

@@ -95,17 +95,18 @@ def analyse_corpus(
     """Return ``corpus`` with the memory analysis of every kernel that can run.
 
     Kernels that have an analysis keep it. The kernels' ids and the corpus' hash do not change,
-    because an analysis is no part of a kernel. A run with this corpus plans by these analyses and
-    does not analyse again.
+    because neither covers the analyses. A run with this corpus plans its configs by these analyses
+    and does not analyse the kernels again.
 
     Args:
         corpus: the kernels.
         ref: the device that launches instrumented kernels; each OpenCL device gives equal results.
         num_children: number of processes at once; by default one for each core.
-        timeout_s: seconds for each kernel. After this time, its analysis has a reason, no extents.
+        timeout_s: seconds for each kernel. After this time, the analysis gets a reason instead of
+            extents.
         progress: receives the numbers of finished kernels and of all kernels.
-        keep: receives the kernel's id and the analysis of each kernel as soon as it is finished,
-            if another run would give the same analysis on any device.
+        keep: receives the kernel's id and the analysis of each kernel as soon as the analysis is
+            finished, if another run would give the same analysis on any device.
 
     Raises:
         StoreError: The scratch folder is full.

@@ -1,7 +1,8 @@
-"""Run memory analyses in killable children, so that a probe that hangs or faults costs no task.
+"""Run memory analyses in killable children, so that no task is lost if a probe hangs or faults.
 
 Decides what happens after a hang or a death (the task gets simple inputs, and an analysis that has
-a reason instead of extents) and where kernels are analysed. ``child_pool.py`` owns the children.
+a reason instead of extents), and which device analyses kernels. ``child_pool.py`` owns the
+children.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class AnalysisWork:
         return analyse_job(state.task.kernel, state.num_analysis_attempts, choose=self._chooses)
 
     def excuses_kill(self, state: TaskState) -> bool:
-        """Excuse the first kill by not counting its attempt; False for a later kill."""
+        """Excuse the first kill: do not count its attempt. Return False for a later kill."""
         is_excused = state.excuse_kill("analysis")
         state.num_analysis_attempts -= is_excused
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
-        """Keep the analysis; when it is the last answer, plan the task's launch configs by it."""
+        """Keep the analysis; if it is the last answer, plan the task's launch configs by it."""
         assert isinstance(answer, Analysed), answer
         if answer.no_device:
             _logger.warning("an analysis failed: %s", answer.analysis.failure)
@@ -60,11 +61,11 @@ class AnalysisWork:
         return answer.is_last
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
-        """Plan by what is known: no analysis, or no choice of inputs if that took too long."""
+        """Plan without an analysis, or with usual inputs if the choice of inputs took too long."""
         state.plan_by(left_behind(state.task.kernel, state.analysed, timeout_text(after_s)))
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
-        """Allow another attempt, or plan by what is known: all but chosen inputs, or nothing."""
+        """Allow another attempt, or plan by the known analysis and usual inputs, or without one."""
         is_open = state.analysed is None and not report
         if is_open and state.num_analysis_attempts < max_attempts(state.task.kernel):
             return True
@@ -76,16 +77,16 @@ class AnalysisWork:
 
 
 def max_attempts(kernel: Kernel) -> int:
-    """Return the number of attempts at a kernel; with barriers it gets one more, without them.
+    """Return the number of attempts at a kernel. If it has barriers, a last attempt removes them.
 
     A barrier in a branch that not all work-items take is undefined and ends the process on PoCL. A
-    kernel's own host program makes all work-items take the branch, but probes do not.
+    kernel's own host program makes all work-items take the branch, but probes do not ensure that.
     """
     return MAX_ATTEMPTS + (_BARRIER.search(kernel.source) is not None)
 
 
 def analyse_job(kernel: Kernel, attempt: int, *, choose: bool = True) -> AnalyseJob:
-    """Return the job of an attempt (counted from 1); with ``choose``, it also chooses inputs."""
+    """Return the job of an attempt (counted from 1); ``choose``: the job also chooses inputs."""
     return AnalyseJob(kernel=kernel, without_barriers=attempt > MAX_ATTEMPTS, choose=choose)
 
 

@@ -1,4 +1,4 @@
-"""The analysis child: analyses kernels and checks configs; its parent kills it when it hangs."""
+"""The analysis child: analyses kernels and checks configs; if it hangs, its parent kills it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from workers.work.opencl_virtual import OpenclVirtualDevice
 
 _KERNELS_PER_CHILD = 100
-"""Kernels after which a new child takes over, as compilers keep builds in memory and on disk."""
+"""Number of kernels after which a new child takes over, because compilers keep builds in memory and
+on disk."""
 
 
 def main(channel: Channel, argument: str) -> None:
@@ -80,7 +81,7 @@ def _tell_no_device(channel: Channel, error: LookupError) -> None:
 
 
 def _send_access_ranges(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:
-    """Send each record at once, as the next config may hang; return whether the context is lost."""
+    """Send each record at once: the next config may hang. Return whether the context is lost."""
     records: list[ProbeRecord | None] = []
     is_lost = False
     try:
@@ -126,14 +127,14 @@ def _open(ref: DeviceRef) -> tuple[_Analyse, _FindAccessRanges]:
 
 
 class _Chooser:
-    """Chooses inputs for kernels that may leave work-items idle; opens its device on demand."""
+    """Chooses inputs for kernels that may have idle work-items; opens its device when needed."""
 
     def __init__(self, ref: DeviceRef, prober: Prober) -> None:
         self._ref, self._prober = ref, prober
         self._device: OpenclVirtualDevice | None = None
 
     def with_inputs(self, job: AnalyseJob, analysis: Analysis, tell: _Tell) -> Analysis:
-        """Send the analysis, as the choice may end the process; return it with chosen inputs."""
+        """Send the analysis: the choice may end the process. Return it with chosen inputs."""
         from workers.work.input_choice import choose_inputs  # noqa: PLC0415
         from workers.work.opening import open_virtual  # noqa: PLC0415
 

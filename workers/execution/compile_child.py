@@ -1,4 +1,4 @@
-"""The compile child: builds kernels one after another; its parent kills it when one hangs."""
+"""The compile child: builds kernels one after another; if a build hangs, its parent kills it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Compile kernels in killable children: every task gets a binary or a coded failure.
 
 Owns the retries. After a compiler's crash, a new child builds the kernel once more. A compiler that
-exceeds the time limit is killed. After the second crash or the kill, the task gets its failed row.
-The first kill by another process does not count. If a child dies after the build, while it reads
-the kernel's resources, the task is built once more without them. ``child_pool.py`` owns the
-children. ``is_buildable`` checks whether this device can build anything.
+exceeds the time limit is killed. After the second crash, or after such a kill, the task gets its
+failed row. The first kill by another process does not count. If a child dies after the build, while
+it reads the kernel's resources, the task is built once more, and the resources are not read.
+``child_pool.py`` owns the children. ``is_buildable`` checks whether this device can build anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _RESOURCES_LIMIT_S = 20.0
 """Seconds to find a kernel's registers. A second compiler takes 0.05 s, the first CUDA context
 0.3 s, and some seconds on hosts with many GPUs."""
 _MOST_RESOURCES_DEATHS = 3
-"""Deaths in a row after which no resources are read: not the kernels but the reader is at fault."""
+"""Deaths in a row after which no resources are read, because the reader, not a kernel, is at fault.
+"""
 
 
 class CompileWork:
@@ -39,8 +40,8 @@ class CompileWork:
     Args:
         scratch: the folder for the binaries of tasks in hand.
         timeout_s: seconds for one build.
-        reads_resources: whether to read registers and memory of the machine code, too, until
-            ``_MOST_RESOURCES_DEATHS`` children in a row die of that.
+        reads_resources: whether to read the registers and memory of the machine code, too. The
+            reading ends when ``_MOST_RESOURCES_DEATHS`` children in a row have died during it.
     """
 
     def __init__(self, *, scratch: Path, timeout_s: float, reads_resources: bool = False) -> None:
@@ -76,7 +77,7 @@ class CompileWork:
         )
 
     def excuses_kill(self, state: TaskState) -> bool:
-        """Excuse the first kill by not counting its attempt; False for a later kill."""
+        """Excuse the first kill: do not count its attempt. Return False for a later kill."""
         is_excused = state.excuse_kill("build")
         state.num_compile_attempts -= is_excused
         return is_excused

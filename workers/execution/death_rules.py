@@ -25,8 +25,8 @@ class Charged(Enum):
     NOTHING = auto()
     """No part of the task has begun, so a new child begins the task."""
     DEVICE = auto()
-    """No kernel has run, so a new child tries again. After some deaths in a row the device is
-    lost."""
+    """No kernel has run, so a new child tries again. After several deaths in a row, the device
+    counts as lost."""
     KERNEL = auto()
     """No config was announced. After ``limits.deaths_to_quarantine`` deaths the kernel fails."""
     CONFIG = auto()
@@ -34,12 +34,12 @@ class Charged(Enum):
 
 
 class Excuse(Enum):
-    """Whether a SIGKILL by another process is not charged to the kernel."""
+    """Whether to excuse a SIGKILL by another process, so that it is not charged to the kernel."""
 
     NEVER = auto()
     ONCE = auto()
-    """Excuse the first kill in a config or before the configs; a second may mean too little
-    memory."""
+    """Excuse the first kill in a config or before the configs, but not a second one, because it may
+    mean that the kernel needs too much memory."""
     ALWAYS = auto()
 
 

@@ -43,7 +43,7 @@ class TaskExecutor(Protocol):
         ...
 
     def abandon(self, tasks: Collection[int]) -> None:
-        """Drop these tasks at once, running or not, because their leases are lost."""
+        """Drop these tasks at once, even if they are running, because their leases are lost."""
         ...
 
     def abandon_waiting(self) -> list[Lease]:

@@ -1,12 +1,12 @@
 """Judge launch configs by the kernel's validated extents: which need padding or must not run.
 
-If every extent is validated, the accesses of a launch follow from its sizes, so that buffers which
-are large enough need no padding. The *simple* strategy ignores the extents, and gives each buffer
-as many elements as there are work-items, which is enough for most kernels.
+If every extent is validated, the accesses of a launch follow from its sizes, so buffers that are
+large enough need no padding. The *simple* strategy ignores the extents, and gives each buffer as
+many elements as there are work-items, which is enough for most kernels.
 
-A validated extent does not exclude that an index overflows 32 bits in a large launch. So kernels
-with configs of the simple strategy are tried on a CPU device, too (``access_check.py``). The trial
-can only add to the verdict: it gives up further configs, or demands padding.
+Even with a validated extent, an index may overflow 32 bits in a large launch. So kernels with
+configs of the simple strategy are tried on a CPU device, too (``access_check.py``). The trial can
+only make the verdict stricter: it gives up further configs, or demands padding.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from workers.plan.strategies.scalars import integer_scalars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByExtents:
-    """``needs_padding``: whether a config that may run accesses bytes outside of its own buffers.
+    """``needs_padding``: whether a config that may run accesses bytes outside its own buffers.
 
-    ``beyond``: the indices of the configs that leave even the padding, each with the reason.
+    ``beyond``: the indices of the configs that access bytes even outside the padding, each with the
+    reason.
     """
 
     needs_padding: bool
@@ -35,12 +36,12 @@ class ByExtents:
 
 
 def wants_trial(state: TaskState, *, can_try: bool, spares: bool) -> bool:
-    """Return whether a task is to be tried on a CPU device; note what its extents say before.
+    """Note what a task's extents say; return whether to try its configs on a CPU device.
 
     Args:
         state: a planned task.
         can_try: whether there is another device than the timed one, and a config that can be tried.
-        spares: whether to give up the configs that would leave even the padding.
+        spares: whether to give up the configs that would access bytes even outside the padding.
     """
     signature = state.task.kernel.signature
     assert signature is not None, "a planned kernel has a signature"

@@ -51,14 +51,14 @@ class HelperDevices:
         return self._analysis.result()
 
     def await_known(self) -> None:
-        """Wait for the end of a search that has begun, as it launches kernels on the devices."""
+        """Wait until a search that has begun ends, because it launches kernels on the devices."""
         if self._analysis is not None:
             self._analysis.result()
             if self.counts_work:
                 self._counting.exception()
 
     def counting(self) -> DeviceRef | str | None:
-        """Return the device that counts work, or why there is no such device; None if searching."""
+        """Return the device that counts work, or why there is none; None during the search."""
         self.look()
         return self._counting.result() if self._counting.done() else None
 
@@ -80,7 +80,7 @@ class HelperDevices:
         assert self._analysis is not None, "looked for before"
         analysis = self._analysis.result()
         if analysis != self._ref:
-            return analysis  # a CPU device, as it is not the timed one
+            return analysis  # a CPU device, because it is not the timed one
         found = choose("cpu", tell=lambda line: _logger.warning("to count work: %s", line))
         if isinstance(found, NoDevice):
             _logger.warning("columns `work` stay empty: %s", NO_CPU_DEVICE)

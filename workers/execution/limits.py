@@ -1,7 +1,7 @@
 """The limits of a run on its device, with values for the keys that the configuration leaves open.
 
-Owns the values that differ between a GPU, whose time is scarce and whose faults destroy the
-context, and a CPU device, whose work competes with ours for the same cores.
+Owns the values that differ between a GPU and a CPU device. A GPU's time is scarce, and its faults
+destroy the context. A CPU device's work competes with LLMPerf's own for the same cores.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from workers.sandbox.processors import SET_ASIDE
 
 GPU_RUN_CHILDREN = 6
 """Number of run children of a GPU: one holds the device, one has loaded a program and waits, one
-loads a program, and the others start after faults. A start takes 1.8 s on a host with one GPU at
-work, and 5 s beside three others (H200)."""
+loads a program, and the others start after faults. A start takes 1.8 s if one GPU of the host is at
+work, and 5 s if three other GPUs are at work, too (H200)."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """Number of launches of a config that may each last ``timing.max_launch_ms``: the first, one warm,
@@ -23,7 +23,7 @@ three cold, and those of the payload checks."""
 _CPU_CONFIG_TIMEOUT_S = 30.0
 _MOST_GPU_COMPILERS = 4
 """Maximum number of compile children of a GPU, each of which has a context on the card. Four are
-enough, as a build takes 0.1 s and a task several times as long."""
+enough, because a build takes 0.1 s and a task takes several times as long."""
 _MOST_GPU_ANALYSERS = 16
 
 

@@ -2,8 +2,8 @@
 
 Owns the order of work, in two modes. On a GPU, compiling and counting run during the timing, and
 several run children load kernels and hold the device's lock in turn. On a CPU device (``quiet``)
-nothing else runs while a task is timed, and each task gets a child of its own, because there a
-kernel can damage its process unnoticed.
+nothing else runs while a task is timed, and each task gets a child of its own, because a kernel on
+a CPU device can damage its process unnoticed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DevicePipeline:
 
     Args:
         ref: the device; every child gets its environment.
-        config: limits, timing and how far ahead to claim.
+        config: limits, timing and the number of tasks to hold at once.
         scratch: an empty folder for binaries and caches.
         worker_id: the worker's name, written into every row.
         quiet: whether nothing may run during the timing, and each task has its own run child.
@@ -78,7 +78,7 @@ class DevicePipeline:
         self._quiet = quiet
         self._compiled: deque[TaskState] = deque()
         self._built: list[TaskState] = []
-        """Built tasks of which a child still finds the access ranges."""
+        """Built tasks whose access ranges a child may still be finding."""
         self._timed: list[TaskState] = []
         """Tasks that were timed; the count of their work may still be under way."""
         self._finished: list[TaskState] = []
@@ -151,7 +151,7 @@ class DevicePipeline:
             self._helper_devices.look()
 
     def warm_up(self) -> None:
-        """Start the remaining children while there is no task, once the helper device is known.
+        """Start the remaining children before there is a task, once the helper device is known.
 
         If they started with the first tasks, a hundred children of a host with several GPUs would
         start at once, and the devices would be idle for seconds.
@@ -176,7 +176,7 @@ class DevicePipeline:
             plan: the plan of the tasks.
             device: the device's record; the tasks' rows refer to it.
             note: receives an event's name and fields, for the event stream.
-            monitor: knows the clock, temperature and throttling at any moment.
+            monitor: knows the device's clock, temperature and throttling at any moment.
         """
         self._plan, self._device_id, self._note = plan, device.device_id, note
         self._monitor = monitor
@@ -188,7 +188,7 @@ class DevicePipeline:
         """Return how many more tasks the pipeline would take now.
 
         If nothing may run during the timing, a group of tasks is prepared together and then timed
-        one by one. To prepare one task at a time would leave all compilers but one idle.
+        one by one. If one task at a time were prepared, all compilers but one would be idle.
         """
         if self._quiet and (self._compiled or self._slot.states):
             return 0
@@ -214,7 +214,8 @@ class DevicePipeline:
         """Go on with the work for at most about ``timeout_s``; return the tasks that finished.
 
         Raises:
-            DeviceLostError: The device or the children that compile or analyse cannot start again.
+            DeviceLostError: The device cannot be opened again, or children that compile or analyse
+                cannot start.
             StoreError: The scratch folder is full; that may be why tasks have just failed.
         """
         self._start_work()
@@ -261,7 +262,7 @@ class DevicePipeline:
         return [state.lease for state in self._states()]
 
     def abandon(self, tasks: Collection[int]) -> None:
-        """Drop these tasks at once, running or not, because their leases are lost."""
+        """Drop these tasks at once, even if they are running, because their leases are lost."""
         lost = set(tasks)
         for pool in self._pools:
             pool.drop(lambda state: state.lease.task in lost)
@@ -324,8 +325,8 @@ class DevicePipeline:
         for state in (built := self._compilers.take_finished()):
             state.trace.built_s = time.monotonic()
         self._built += built
-        # Tasks whose configs would all leave their buffers are not built, and tasks whose builds
-        # have failed are not checked.
+        # If all configs of a task would access memory not their own, the task is not built. If the
+        # build of a task has failed, its configs are not checked.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)
         self._access_checkers.take_waiting(lambda state: state.is_complete)
         still_looking = {id(state) for state in self._access_checkers.items()}
@@ -373,7 +374,7 @@ class DevicePipeline:
         return list({id(state): state for state in ahead}.values())
 
     def _can_try(self, state: TaskState) -> bool:
-        """Whether another device than the timed one can show which configs leave their buffers."""
+        """Whether trials on another device than the timed one can check the task's configs."""
         if not self._checks_access or not tried_indices(state.configs):
             return False
         return self._helper_devices.analysis() != self._ref

@@ -1,4 +1,4 @@
-"""What a lane sends to its run child, and the failures that it writes for configs."""
+"""The job that a lane sends to its run child, and the failures that it records for configs."""
 
 from __future__ import annotations
 

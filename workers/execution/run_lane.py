@@ -1,7 +1,8 @@
 """One run child and the task that it has in hand: records its results, and charges its death.
 
-Owns the order of a task's configs, and the config to which a death is charged: the one announced
-last or, after its result, the one reported last. The first kill by another process is not charged.
+Owns the order of a task's configs, and decides to which config a death is charged: the one that the
+child announced last or, after a result, the one whose result it reported last. The first kill by
+another process is not charged.
 ``run_children.py`` owns the child, and ``measure/device_lock.py`` the device's lock.
 """
 
@@ -43,14 +44,14 @@ from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, RunChild
 _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
-"""Deaths in a row between taking the device lock and a first launch: then the device is lost."""
+"""Deaths in a row before a first launch, with the device lock taken, that make the device lost."""
 _SHORT_END_S = 0.01
-"""Seconds to wait for a killed child at once. A GPU's driver takes 0.1 s and more to end a context,
-up to 2 s on a host with busy cards. Other lanes go on during that time."""
+"""Seconds to wait at once for a killed child. After that, other lanes go on until its end: a GPU's
+driver takes at least 0.1 s to end a context, and up to 2 s on a host with busy cards."""
 
 
 class RunLane:
-    """Times one task at a time; driven by its owner's polling.
+    """Times one task at a time; its owner drives it by polling.
 
     Args:
         start_child: starts a run child whose scratch folder has the given name.
@@ -76,7 +77,7 @@ class RunLane:
         self.child = RunChild(start_child, name=name)
         self.state: TaskState | None = None  # the task in hand
         self.device: Device | None = None
-        """The device's record, with peaks, against which children check times."""
+        """The device's record; children check times against its peaks."""
         self._limits = limits
         self._timing = timing
         self._child_per_task = child_per_task
@@ -175,7 +176,7 @@ class RunLane:
     def _take(self, message: FromChild) -> None:
         state = self.state
         if isinstance(message, ChildCrashed):
-            # A crash at the start becomes a DeviceLostError, of which the user sees the summary.
+            # A crash at the start becomes a DeviceLostError, whose summary the user sees.
             self._report = message.summary if self._phase is Phase.STARTING else message.traceback
         elif isinstance(message, ChildReady):
             self.child.note_ready()
@@ -261,7 +262,7 @@ class RunLane:
             charge()
 
     def _charge_death(self, child: Child, phase: Phase, used_up: Patience | None) -> None:
-        """Apply the rule of the phase in which a child, which has ended, died."""
+        """Apply the rule of the phase in which a child died; the child has ended."""
         rule, detail = DEATH_RULES[phase], self._death_detail(child, used_up)
         if rule.charged is Charged.NOTHING:
             self._go_on()
@@ -276,7 +277,7 @@ class RunLane:
             self._died_in_config(rule, used_up, after + detail)
 
     def _is_excused(self, child: Child, rule: DeathRule) -> bool:
-        """Whether another process's SIGKILL caused the death and the rule excuses that."""
+        """Whether a SIGKILL by another process caused the death and the rule excuses it."""
         assert self.state is not None, "a death without a task"
         if not child.was_killed_by_another or self._report:
             return False
@@ -316,7 +317,7 @@ class RunLane:
             self._go_on_or_finish()
 
     def _died_in_config(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
-        """Record the config's failure; give up its kernel if that has ended too many children."""
+        """Record the config's failure; give up its kernel if it has ended too many children."""
         assert self.state is not None, "a death without a task"
         assert self._index is not None, "a config was announced"
         if used_up:
@@ -338,7 +339,7 @@ class RunLane:
         return used_up.describe() if used_up else child.describe_end()
 
     def _after_fault(self) -> None:
-        """Give up the kernel or its strategies if due; time the open configs in a new child."""
+        """Give up the kernel or its strategies if needed; time the open configs in a new child."""
         state, index = self.state, self._index
         assert state is not None, "a death without a task"
         assert index is not None, "some config's fault"
@@ -356,7 +357,7 @@ class RunLane:
 
         Raises:
             DeviceLostError: The child has ended and the card is unsound. Then another device times
-                all configs of the task in hand, also those that were timed here.
+                all configs of the task in hand, including those that were timed here.
         """
         self._ending = (self.child.begin_drop(), then)
         self._follow_ending(_SHORT_END_S)

@@ -11,8 +11,8 @@ from workers.measure.device_lock import GONE_TIMEOUT_S
 from workers.sandbox.run_children import START_TIMEOUT_S
 
 PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
-"""Seconds for a child that has got the device lock: by then the last holder, if it died, must be
-gone, and the check of the device must have run."""
+"""Seconds in which a child with the device lock must check the device. If the last holder of the
+lock has died, its process must end in this time, too."""
 
 
 class Phase(Enum):
@@ -22,9 +22,9 @@ class Phase(Enum):
     IDLE = auto()
     LOADING = auto()
     WAITING = auto()
-    """The program is loaded; another lane holds the device, for an unlimited time."""
+    """The program is loaded, and the child waits, without a limit, for the device lock."""
     PREPARING = auto()
-    """The child holds the device and checks that it is sound; failures are not the kernel's."""
+    """The child holds the device and checks that it is sound; the kernel causes no failure here."""
     HOLDING = auto()
     """The child holds the device and has announced no config yet."""
     IN_CONFIG = auto()

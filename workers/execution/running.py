@@ -25,11 +25,11 @@ _logger = logging.getLogger(__name__)
 
 _MOST_AT_WORK = 4
 """Maximum number of started children with a task. Each of them may allocate buffers
-(``_AHEAD_SHARE`` in ``opencl/buffers.py``); the other started children wait for a death."""
+(``_AHEAD_SHARE`` in ``opencl/buffers.py``). The other started children replace dead children."""
 
 
 class RunSlot:
-    """Times tasks; single-threaded, driven by its owner's polling.
+    """Times tasks; single-threaded; its owner drives it by polling.
 
     Args:
         start_child: starts a run child whose scratch folder has the given name.
@@ -82,7 +82,7 @@ class RunSlot:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a killed child has not ended yet; ``check_deadlines`` goes on when it has."""
+        """Whether a killed child has not ended yet; ``check_deadlines`` goes on after its end."""
         return any(lane.is_ending for lane in self._lanes)
 
     def open_device(self, *, measure_peaks: bool) -> Device:
@@ -107,7 +107,7 @@ class RunSlot:
     def run(self, state: TaskState, binary_path: Path) -> None:
         """Begin a compiled task; there must be capacity."""
         free = [lane for lane in self._lanes if lane.state is None]
-        # Prefer a ready lane: in another one the task would wait.
+        # Prefer a lane whose child is ready, because in any other lane the task would wait.
         lane = next((lane for lane in free if lane.child.is_ready), free[0])
         sentinel = self._num_run % self._timing.sentinel_every_tasks == 0
         self._num_run += 1

@@ -1,8 +1,8 @@
 """Count what the launches of tasks execute, while the tasks are built and timed.
 
-Decides which counts are awaited, and puts them into the tasks. A count never decides whether, or
-how, a config is timed. A kernel that cannot be counted gets a reason instead. ``workers/work``
-counts.
+Decides which counts are awaited, and puts them into the tasks. A count never decides whether or how
+a config is timed. A kernel that cannot be counted gets a reason instead. ``workers/work`` does the
+counting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TaskCounting:
-    """Counts tasks in killable children; driven by its owner's polling.
+    """Counts tasks in killable children; its owner drives it by polling.
 
     Args:
         start_child: starts a counting child on a device; its scratch folder has the given name.
@@ -71,7 +71,7 @@ class TaskCounting:
             self._pool.submit(item)
 
     def awaits(self, state: TaskState) -> bool:
-        """Whether a task's count is still to come; False for a task that has failed as a whole."""
+        """Whether a task's count is not finished; False for a task that has failed as a whole."""
         _, item = self._open.get(state.lease.task, (None, None))
         return item is not None and item.configs is state.configs
 

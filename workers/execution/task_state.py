@@ -1,4 +1,4 @@
-"""The outcomes of one task's configs, including those without one when the task ends early.
+"""The outcomes of one task's configs; configs that are not reached get an outcome, too.
 
 Owns the table of outcomes of a task and its conversion into a ``TaskResult``. Pure: this module
 starts no processes, and the clock is an argument.
@@ -53,7 +53,7 @@ class TaskState:
     configs: tuple[LaunchConfig, ...] = field(init=False, default=())
     outcomes: list[tuple[Outcome, int] | None] = field(init=False, default_factory=list)
     launch_ns: list[float | None] = field(init=False, default_factory=list)
-    """For each config the shortest known time of a launch in ns, even if that was too long."""
+    """For each config, the shortest known time of a launch in ns, even if it was too long."""
     analysis: Analysis | None = field(init=False)
     build: Build | None = None
     num_deaths: int = 0
@@ -71,7 +71,7 @@ class TaskState:
     sentinel: tuple[SentinelReading, ...] = ()
     task_budget_s: float | None = None
     one_processor: bool | None = None
-    """Whether all its children launched from the reserved processor; None without any child."""
+    """Whether all its children launched from the reserved processor; None if it had no child."""
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
     _spared: set[int] = field(init=False, default_factory=set)
@@ -113,7 +113,7 @@ class TaskState:
 
     @property
     def check_indices(self) -> tuple[int, ...]:
-        """Indices of configs with payload checks: smallest, largest, one chosen by kernel id."""
+        """Indices of the configs with payload checks: smallest, largest, and one other by hash."""
         by_size = sorted(
             range(len(self.configs)),
             key=lambda index: (
@@ -156,7 +156,7 @@ class TaskState:
                 self.record(index, failure)
 
     def give_up_hopeless(self) -> None:
-        """Give up the open configs that must take too long, judging by those that have run."""
+        """Give up the open configs that would take too long, judged by configs that have run."""
         order = RunOrder(
             self.configs,
             self.launch_ns,
@@ -169,8 +169,8 @@ class TaskState:
     def excuse_kill(self, at: int | str) -> bool:
         """Whether another process's SIGKILL is excused.
 
-        Only the first kill in each place is excused, and at most ``_MOST_EXCUSED`` of a task: the
-        system also kills a child if memory runs out because of a kernel or its compiler.
+        Only the first kill in each place is excused, and at most ``_MOST_EXCUSED`` kills of a task,
+        because the system also kills a child if a kernel or its compiler uses up the memory.
 
         Args:
             at: the index of the config in which the child was killed, or the name of other work.
@@ -202,7 +202,7 @@ class TaskState:
                 self.record(other, failure)
 
     def fail_whole(self, failure: Failure) -> None:
-        """Replace the configs by one failed row, as the kernel failed before any config ran."""
+        """Replace the configs by one failed row: the kernel failed before any config ran."""
         empty = empty_config(
             kernel_id=self.task.kernel.kernel_id,
             device_class=self.task.device_class.name,
@@ -237,7 +237,7 @@ class TaskState:
         self.sentinel = (*self.sentinel, reading)
 
     def result(self, monitor: Monitor | None = None) -> TaskResult:
-        """Return the finished task; ``monitor`` has the clocks during the timing of its configs."""
+        """Return the finished task; ``monitor`` knows the clocks while its configs were timed."""
         samples = []
         works = self.works or (None,) * len(self.configs)
         for config, recorded, window_s, work in zip(

@@ -19,8 +19,8 @@ OTHER_SEED = 0x5EED  # XORed into a config's seed to get other inputs
 STATIONARY_TOLERANCE = 0.05
 """Share by which the medians of the first and second half of the readings may differ."""
 FLOOR_TOLERANCE = 0.8
-"""A time passes down to this share of the floor. The measured peak comes from a triad, which does
-not reach the memory's limit; a kernel that only reads is faster by some per cent."""
+"""A time passes if it is at least this share of the floor. The measured peak comes from a triad,
+which does not reach the memory's limit; a kernel that only reads is faster by some per cent."""
 FEWEST_READINGS_FOR_A_TREND = 4
 
 
@@ -28,8 +28,8 @@ def payload_checks(launcher: Launcher, *, seed: int) -> Checks:
     """Judge what the kernel writes, with up to four launches; the contents of its buffers are lost.
 
     ``writes_output``: buffers filled with one of two poison bytes change. ``deterministic``: equal
-    inputs give equal bytes. ``input_sensitive``: inputs of another seed give other bytes. The last
-    two are None for a kernel that writes nothing.
+    inputs give equal bytes. ``input_sensitive``: inputs of another seed give different bytes. The
+    last two are None for a kernel that writes nothing.
 
     Raises:
         DeviceFailure: A launch failed.

@@ -1,4 +1,4 @@
-"""The lock of a device: run children load side by side, but only one at a time launches.
+"""The lock of a device: run children load kernels side by side, but launch one at a time.
 
 Owns a lock file that the run children of one collector share, and what the next holder must know
 about the last one. The lock is an ``flock``: the operating system releases it when its holder dies,
@@ -27,8 +27,8 @@ _ENDED_STATES = "ZXx"  # states in /proc/PID/stat: zombie, dead
 class Handover:
     """How the last holder left the device.
 
-    ``idle_s``: seconds since it released the lock; None if there was no holder or it died.
-    ``dead_pid``: process id of a holder that died while it held the lock, else None.
+    ``idle_s``: seconds since the last holder released the lock; None if there was none or it died.
+    ``dead_pid``: process id of a last holder that died while it held the lock, else None.
     """
 
     idle_s: float | None
@@ -39,8 +39,8 @@ class Handover:
 def device_lock(path: Path | None) -> Iterator[Handover]:
     """Wait for the lock and hold it. After an exception or a death the lock is marked as abandoned.
 
-    Open the device before the lock. A dying process closes its files in the order of their
-    descriptors, so the device is then free before the lock is.
+    Open the device before calling this. A dying process closes its files in the order of their
+    descriptors, so it then releases the device before the lock.
 
     Args:
         path: the lock file, created if missing; None if no other process uses the device.
@@ -71,7 +71,7 @@ def _write(descriptor: int, record: str) -> None:
 
 
 def await_end(pid: int) -> None:
-    """Wait, at most ``GONE_TIMEOUT_S``, until a dead holder's process has ended."""
+    """Wait until the process of a dead holder has ended, but at most ``GONE_TIMEOUT_S``."""
     deadline_s = time.monotonic() + GONE_TIMEOUT_S
     while time.monotonic() < deadline_s:
         try:

@@ -2,8 +2,9 @@
 
 The driver does host work between an event's start stamp and the launch itself. So a launch on an
 idle device measures longer on a slower processor: on an H200 by 0.3 ns for each ns that the call
-takes longer (docs/decisions/0035-one-processor-launches.md). Owns the choice of the processor, the
-lock that keeps other collectors of the host off it, and giving it up if other processes use it.
+takes longer (docs/decisions/0035-one-processor-launches.md). Owns the choice of the processor and
+the lock that keeps other collectors of the host off it. Decides to give the processor up if other
+processes use it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from workers.sandbox.processors import core_of, for_launches
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _JUDGED_AFTER_S = 3.0
-"""Seconds of holding the device lock between two judgements of the processor. At a run's start one
-second can be bad, so less is too short."""
+"""Seconds of holding the device lock between two judgements of the processor. A shorter time is not
+enough, because the processor may be busy for one second at a run's start."""
 _MOST_KEPT_WAITING = 0.1
 """Largest allowed share of this time in which a child is ready to run but has no processor."""
 
@@ -65,7 +66,7 @@ class LaunchProcessor:
             )
 
     def note_hold(self, length_s: float, kept_waiting_s: float) -> None:
-        """Note one hold of the device lock: its length, s, and how long the child then waited, s.
+        """Note for how long the device lock was held and, during that, the child had to wait, s.
 
         ``kept_waiting_s``: time in which the child was ready to run but had no processor.
         """

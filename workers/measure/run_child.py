@@ -1,4 +1,4 @@
-"""The run child: owns the device context and times launch configs; killed by its parent on a hang.
+"""The run child: owns the device context and times launch configs; its parent kills it if it hangs.
 
 The child announces every config before starting it, so that a death can be assigned to a config.
 Several run children load kernels side by side; only the holder of the device lock launches.
@@ -42,7 +42,7 @@ _COOLS_AFTER_S = 0.1
 """Seconds without a launch after which the device gets spin-up work before the first timed launch,
 because its clocks may have dropped."""
 _CLEARED_AFTER_DEATH_S = 0.03
-"""Seconds in which the driver clears a dead process's device memory of a few GiB
+"""Seconds that the driver needs to clear a few GiB of device memory of a dead process
 (``device/opencl/freed_memory.py``)."""
 
 
@@ -95,7 +95,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
 
 
 def _await_kill(channel: Channel) -> None:
-    """Keep the device lock until this process is killed, so that its lost context ends first.
+    """Keep the device lock until this process is killed, so that its lost context ends before.
 
     Raises:
         ChannelClosedError: The parent has ended.

@@ -1,9 +1,9 @@
 """The order of a task's configs: as planned, but a config waits until it is sure to be short.
 
-Owns the estimate of how long a config may take, from the configs that have run, and which configs
-need no launch at all. A launch can be stopped only by killing its process. A kernel of cubic cost
-would hold the device for minutes at the largest size, and a task has about 70 configs. Pure; see
-docs/decisions/0018.
+Owns the estimate of how long a config may take, made from the configs that have run, and decides
+which configs are not launched at all. The order matters because a launch can be stopped only by
+killing its process: a kernel of cubic cost would hold the device for minutes at the largest size,
+and a task has about 70 configs. Pure; see docs/decisions/0018.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import LaunchConfig
 
 HUNG_NS = 1e18
-"""Nanoseconds that stand for a launch that did not end: 30 years. JSON has no infinity."""
+"""Nanoseconds (30 years) that stand for a launch that did not end: JSON has no infinity."""
 
 MAX_GROWTH = 3
 """Exponent. A launch time is assumed to grow at most with this power of the ratio of the sizes, as
-it does with three nested loops."""
+with three nested loops."""
 FEW_TOO_LONG = 3
 FAR_TOO_LONG = 4.0
 """A config is given up after one smaller config took ``FAR_TOO_LONG`` times the limit, or after
@@ -28,8 +28,8 @@ FAR_TOO_LONG = 4.0
 OUT_OF_BUDGET = "not reached within limits.task_budget_s"
 
 _LEAST_NS = 1000.0
-"""Nanoseconds: no launch is assumed to be shorter. A clock that reports 0 must not make every size
-look safe."""
+"""Shortest time of a launch, in ns, that estimates assume. Without it, a clock that reports 0 would
+make every size look safe."""
 _MOST_RATIO = 1e30
 """Largest ratio of two sizes: a scalar may be any double, and powers of ratios must stay finite."""
 
@@ -72,14 +72,14 @@ class RunOrder:
             yield index
 
     def note(self, index: int, launch_ns: float | None) -> None:
-        """Learn from a config that has run; ``launch_ns`` is None if it failed without a time."""
+        """Learn from a config that has run; ``launch_ns`` is None if the config has no time."""
         if launch_ns is not None:
             self._learn(index, launch_ns)
 
     def take_hopeless(self) -> list[tuple[int, Failure]]:
-        """Remove and return the open configs that are at least as large as one that took too long.
+        """Remove and return the open configs that are not launched, judged by smaller ones.
 
-        Each comes with the failure that becomes its outcome.
+        Each index comes with the failure that becomes the config's outcome.
         """
         if not self._has_news:
             return []
@@ -126,7 +126,7 @@ class RunOrder:
             for other, took_ns in self._too_long
             if all(a <= b for a, b in zip(self._sizes[other], sizes, strict=True))
         ]
-        # A config of the same sizes is a sibling, planned to compare two local sizes.
+        # A sibling has the same sizes. It is launched, because plans use it to compare local sizes.
         shorter = [took_ns for took_ns, is_smaller in no_larger if is_smaller]
         longest_ns = max(shorter, default=0.0)
         if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):
@@ -145,7 +145,7 @@ class RunOrder:
 
 
 def _sizes(config: LaunchConfig) -> tuple[float, ...]:
-    """Return the sizes that work grows with: global sizes, then elements or values of arguments."""
+    """Return the sizes that decide the work: global sizes, then elements or values of arguments."""
     arguments = (one.elements if one.value is None else one.value for one in config.args)
     return (*map(float, config.global_size), *(max(1.0, float(one or 0)) for one in arguments))
 

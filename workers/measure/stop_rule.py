@@ -1,8 +1,8 @@
 """When the readings of one launch config are enough.
 
 Owns the stop rule of docs/explanation/measurement.md. The rule runs between any two launches, and a
-launch may take only 5 µs. It therefore updates mean and spread with each reading, and computes a
-median only where a long launch could lower the number of readings.
+launch may take only 5 µs. So the rule updates mean and spread with each reading, and computes a
+median only if the launches may be so long that fewer readings are enough.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from llmperf_common.records import StopReason
 from workers.config import WALL_BUDGET_FACTOR, TimingConfig
 
 LONG_LAUNCH_NS = 5e6
-"""Nanoseconds above which three readings are enough: such a launch averages over the device's
-jitter."""
+"""Nanoseconds of a launch above which three readings are enough: such a launch averages over the
+device's jitter."""
 VERY_LONG_LAUNCH_NS = 20e6
-"""Nanoseconds above which one reading is enough."""
+"""Nanoseconds of a launch above which one reading is enough."""
 READINGS_OF_A_LONG_LAUNCH = 3
 
 

@@ -58,8 +58,8 @@ class TaskTrace:
     """Where the time of one task went, recorded while it runs.
 
     Points in time are seconds of the monotonic clock, None until known. If the task's child dies,
-    the task begins again: ``holds`` lists every hold of the device lock, as (began, ended), and the
-    sums over configs cover all holds; ``loaded_s`` belongs to the last attempt.
+    another child continues the task. ``holds`` lists every hold of the device lock, as (began,
+    ended), and the sums over configs cover all holds; ``loaded_s`` belongs to the last child.
     """
 
     num_warmups: int
@@ -72,7 +72,7 @@ class TaskTrace:
     loaded_s: float | None = None
     holds: list[tuple[float, float]] = field(default_factory=list)
     buffers_s: float = 0.0
-    """Seconds for allocating and releasing buffers, in the holds that ended well."""
+    """Seconds for allocating and releasing buffers, in the holds whose child did not die."""
     charged_s: float = 0.0
     """Seconds of its configs that count against ``limits.task_budget_s``."""
     processor: int | None = None

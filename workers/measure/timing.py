@@ -1,8 +1,8 @@
 """The timing rule: one launch config becomes a ``Timing`` with every reading and its stop reason.
 
-Owns warm-ups, batches, readings and cold readings. Does not own when readings are enough
-(``workers/measure/stop_rule.py``), the device's clock (``workers/device``), the checks of a timing
-(``workers/measure/checks.py``) or killing a launch that hangs, which is the parent's task.
+Owns warm-ups, batches, readings and cold readings. Does not own the rule that says when readings
+are enough (``workers/measure/stop_rule.py``), the device's clock (``workers/device``) or the checks
+of a timing (``workers/measure/checks.py``). The parent process kills a launch that hangs.
 docs/explanation/measurement.md gives the reasons for the rule.
 """
 
@@ -23,7 +23,7 @@ from workers.measure.stop_rule import StopRule
 
 MAX_LAUNCHES_PER_READING = 1000
 ONE_WARMUP_NS = 1e6
-"""Nanoseconds above which the first launch is the only warm-up, because it is long enough."""
+"""If the first launch takes longer than this number of ns, it is the only warm-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ def time_config(
         loaded: the kernel on its device.
         config: what to launch.
         rule: the configured limits.
-        device: the device's record. Without a peak there is no floor check, without a timer step
-            no batch.
+        device: the device's record. If it has no peak, there is no floor check; if it has no timer
+            step, launches are not batched.
         check_payload: also run the payload checks, which cost up to four more launches.
         clock: monotonic seconds.
     """
@@ -94,7 +94,7 @@ def launches_per_reading(
     """Return how many launches one reading must span to keep the timer's step below its share.
 
     The number is 1 if the step is fine enough or unknown. It is also 1 for a kernel that reads what
-    it writes, because its second launch would do other work than its first.
+    it writes, because its second launch would do different work from its first.
     """
     if needs_refill or not timer_step_ns:
         return 1
@@ -168,7 +168,7 @@ def _warm_readings(
 
 
 def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _Warmup | _TooLong:
-    """Launch before the first reading, on the inputs that ``prepare`` has filled.
+    """Launch before the first reading, on the inputs that ``prepare`` has filled in.
 
     On PoCL the first launch of a kernel with a local size also compiles, which takes 40 to 100 ms
     of wall time but no event time. As a warm-up this launch never becomes a reading.

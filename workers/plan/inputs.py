@@ -16,7 +16,7 @@ The rule, a pure function of (seed, argument position, index of the scalar withi
   [0, limit), like row offsets: each row is about limit/n long, at most twice that plus one;
 * floats whose launch argument says ``signed``: either sign, magnitudes uniform in [0.5, 2). A loop
   that sums such values may never end, so buffers get such values only if contents steer nothing, or
-  if virtual launches have ended with them;
+  if virtual launches with such values have ended;
 * integers and floats whose launch argument says ``flags``: whole numbers, uniform in [0, limit);
 * ``bool``: 0 or 1.
 
@@ -44,7 +44,7 @@ MAX_CONTENTS_LIMIT = 2**32
 """Largest limit of a content rule, because values come from 32 hashed bits."""
 
 _MOST_WHOLE_HALF, _MOST_WHOLE_FLOAT = 2**11, 2**24
-"""Largest limits up to which ``half``, and ``float`` and ``double``, hold every whole number."""
+"""Limits up to which every whole number is exact in ``half``, and in ``float`` and ``double``."""
 
 _MASK32 = 0xFFFF_FFFF
 _INDEX_STEP = 0x9E37_79B9
@@ -117,7 +117,7 @@ not supported."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafPlace:
-    """The place of a structure's member: ``count`` scalars from ``offset`` on, every ``stride``."""
+    """The place of a member: ``count`` scalars from ``offset`` on, in structures of ``stride``."""
 
     offset: int
     stride: int
@@ -167,7 +167,7 @@ def is_fillable(scalar_type: str) -> bool:
 
 
 def mix32(value: int) -> int:
-    """Return murmur3's 32-bit finaliser of ``value``, in which each input bit affects all bits.
+    """Return murmur3's 32-bit finaliser of ``value``: each input bit affects all output bits.
 
     Source: A. Appleby, MurmurHash3 (public domain).
 

@@ -43,8 +43,9 @@ def plan_configs(
 ) -> tuple[LaunchConfig, ...]:
     """Return the launch configs of one kernel on one device class, in the order to run them.
 
-    There are ``samples_per_kernel`` configs, distinct by ``sample_id``. Several strategies take
-    turns; a config that several strategies ask for is planned once and carries all their labels.
+    There are ``samples_per_kernel`` configs, distinct by ``sample_id``. If there are several
+    strategies, they take turns. A config that several strategies ask for is planned once and
+    carries all their labels.
     There are fewer configs if the kernel has fewer NDRanges, and none for a kernel without a
     signature or if not even one work-group fits on the device.
 
@@ -52,8 +53,8 @@ def plan_configs(
         kernel: the kernel with its signature.
         device_class: compute units and limits of the device.
         config: strategies, shares, caps and seed.
-        analysis: the kernel's memory analysis. Without an analysis that has the forms, the simple
-            strategy plans in place of the others, under its own label.
+        analysis: the kernel's memory analysis. If there is no analysis with forms, the simple
+            strategy plans in place of the other strategies, under its own label.
     """
     signature = kernel.signature
     if signature is None:
@@ -62,8 +63,8 @@ def plan_configs(
     wanted = config.samples_per_kernel
     planned: dict[str, LaunchConfig] = {}
     shares = [wanted // len(rules) + (n < wanted % len(rules)) for n in range(len(rules))]
-    # A strategy may give fewer configs than its share, because it has few NDRanges or another one
-    # had the same configs first. In a second round every strategy may fill the gap.
+    # A strategy may give fewer configs than its share, because it has few NDRanges or another
+    # strategy gave the same configs first. In a second round every strategy may fill the gap.
     for amounts in (shares, [wanted] * len(rules)):
         if len(planned) >= wanted:
             break

@@ -1,4 +1,4 @@
-"""Draw NDRanges: how many work-groups, of what shape, in which arrangement.
+"""Draw NDRanges: the number, the shape and the arrangement of the work-groups.
 
 Owns regimes, local shapes, the sampler and the caps on sizes. Pure: every draw comes from a
 generator seeded with the content of the request, so another machine or a resumed run draws the same
@@ -44,7 +44,7 @@ class SizeRequest:
     """Everything that decides the drawn NDRanges.
 
     ``shapes``: local sizes that the kernel and the device allow. ``max_side``: longest side of the
-    global size, from the largest buffers that fit. Shares and caps: as in ``PlanConfig``. ``fits``:
+    global size for which the buffers fit. The shares and caps are as in ``PlanConfig``. ``fits``:
     tells whether the buffers of a (global size, local size) can be allocated; None if ``max_side``
     alone decides that. A larger NDRange is assumed to need more memory.
     """
@@ -116,7 +116,7 @@ def local_shapes(
         if math.prod(shape) <= max_work_group_size
         and all(side <= most for side, most in zip(shape, max_sides, strict=False))
     )
-    # Only on a device with very small work-groups: its largest power of two, and one work-item.
+    # Only for a device with very small work-groups: the largest power of two that it allows, and 1.
     largest = 1 << (min(max_work_group_size, *max_sides[:1]).bit_length() - 1)
     rest = (1,) * (dims - 1)
     return allowed or tuple(dict.fromkeys([(largest, *rest), (1, *rest)]))
@@ -208,7 +208,7 @@ def _sibling(
 
 
 def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
-    """Return (fewest work-groups, most work-groups, wanted pairs) of each regime, both included."""
+    """Return (fewest work-groups, most work-groups, number of wanted pairs) of each regime."""
     units, wanted = request.compute_units, request.num_wanted
     most = max(request.max_groups_per_unit * units - 1, 1)
     if not request.stratified:
@@ -225,14 +225,14 @@ def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
 
 
 def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
-    """Return how many work-groups of each shape fit; without the shapes that do not fit."""
+    """Return how many work-groups of each shape fit; leave out the shapes that do not fit."""
     found: dict[Shape, int] = {}
     items = 0
     for shape in request.shapes:
         by_side = math.prod(request.max_side // side for side in shape)
         most = min(by_side, request.max_work_items // math.prod(shape))
         if request.fits is not None and most >= 1:
-            # The numbers of work-items that fit are similar for all shapes, so the last is a guess.
+            # The number of work-items that fit is similar for all shapes: guess it from the last.
             most = _most_that_fit(request, shape, most, guess=items // math.prod(shape))
             items = most * math.prod(shape)
         if most >= 1:
@@ -241,7 +241,7 @@ def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
 
 
 def _most_that_fit(request: SizeRequest, shape: Shape, most: int, *, guess: int) -> int:
-    """Return the most work-groups that fit, arranged about square; 0 if not even one fits."""
+    """Return how many work-groups fit in a nearly square arrangement; 0 if not even one fits."""
 
     def fits_memory(groups: int) -> bool:
         return _fits_memory(request, _sides(_near_square(shape, groups), shape), shape)
@@ -274,7 +274,7 @@ def _fits_memory(request: SizeRequest, sides: Shape, shape: Shape) -> bool:
 
 
 def _near_square(shape: Shape, target: int) -> Shape:
-    """Return at most ``target`` work-groups as a shape of about equal sides, monotone in it."""
+    """Return at most ``target`` work-groups, with about equal sides; monotone in ``target``."""
     if len(shape) == 1:
         return (target,)
     side = (target * math.prod(shape)) ** (1 / len(shape))
@@ -322,7 +322,7 @@ def _rounded(request: SizeRequest, shape: Shape, target: int, sides: list[float]
 
 
 def _squarest(request: SizeRequest, shape: Shape, target: int) -> Shape:
-    """Return the factorisation of ``target`` into work-group counts with the smallest aspect."""
+    """Return ``target`` factorised into work-groups per dimension, with the smallest aspect."""
     most = [request.max_side // side for side in shape]
     options = [
         groups

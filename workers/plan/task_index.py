@@ -68,8 +68,8 @@ class TaskIndex:
 class _ClassTable:
     """The sorted ids of one device class, 8 bytes each.
 
-    An entry is the leading bits of an id, with the kernel's number in as many of the lowest bits as
-    numbers need. Ids whose leading bits agree are neighbours; the whole ids are then compared.
+    An entry holds the leading bits of an id. Its lowest bits, as many as are needed, hold the
+    kernel's number. Ids whose leading bits agree are neighbours; the whole ids are then compared.
     """
 
     def __init__(self, first: int, heads: npt.NDArray[np.uint64]) -> None:

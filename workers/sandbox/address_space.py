@@ -1,4 +1,4 @@
-"""Limit what a process may still allocate, as a source can make a compiler ask for all memory.
+"""Limit what a process may still allocate: a source can make a compiler ask for all memory.
 
 Owns the rule by which a limit of this process is set: never above a limit that the user or batch
 system has set.
@@ -20,7 +20,7 @@ def lower_limit(kind: int, most: int) -> None:
 
 
 def bound_growth(num_bytes: int) -> None:
-    """Let allocations fail that add more than ``num_bytes`` to this process's address space.
+    """Make allocations fail that add more than ``num_bytes`` to this process's address space.
 
     Do not use it with GPU drivers, which reserve more. The limit is relative to the present size,
     because libraries have already reserved address space for each processor (numpy's threads on 64

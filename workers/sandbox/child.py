@@ -31,7 +31,7 @@ _STDERR_TAIL_BYTES = 4096
 _PROC = Path("/proc")
 _PF_EXITING = 0x4
 """Bit of the flags in ``/proc/PID/stat``. Linux sets the bit before it closes a dying process's
-files, of which the channel is one."""
+files, including the channel."""
 
 
 class Child:
@@ -47,7 +47,7 @@ class Child:
     def __init__(
         self, module: str, argument: str, *, environment: Mapping[str, str], scratch: Path
     ) -> None:
-        scratch.mkdir(exist_ok=True)  # a parent that has vanished must not come back empty
+        scratch.mkdir(exist_ok=True)  # a parent folder that has vanished must not be created again
         self.scratch = scratch
         self.last_heard_s = time.monotonic()
         self._was_ending = False
@@ -77,15 +77,16 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the child has ended and was waited for."""
+        """Whether the child has ended and its exit code has been read."""
         return self._process.returncode is not None
 
     @property
     def was_killed_by_another(self) -> bool:
-        """Whether a SIGKILL that we did not send ended the child (by a user, or out of memory).
+        """Whether a SIGKILL that we did not send ended the child (sent by a user, or by Linux).
 
-        A crash ends with another signal. A child that closed its channel but did not end, after
-        damage to its memory or an exception, was killed by us. Valid after ``kill`` or ``close``.
+        Linux sends one if memory runs out. A crash ends with another signal. We kill a child that
+        closed its channel but did not end, after damage to its memory or an exception. Valid after
+        ``kill`` or ``close``.
         """
         by_sigkill = self._process.returncode == -signal.SIGKILL
         return by_sigkill and self._was_ending and not self._complaint
@@ -177,7 +178,7 @@ class Child:
 
 
 def _is_ending(pid: int) -> bool:
-    """Return whether a child that was not waited for is dead or is ending before we kill it."""
+    """Return whether a child, whose exit code is not read yet, has ended or is ending by itself."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -57,9 +57,9 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def die_before_parent() -> None:
-    """Ask Linux to kill this process first when memory runs out, as its code probably used it up.
+    """Ask Linux to kill this process first if memory runs out, because its code is a likely cause.
 
-    The collector must survive; it makes a failed row when a child dies so for the second time.
+    The collector must survive. It records a failed row if a child dies like this twice.
     """
     with contextlib.suppress(OSError):  # no /proc, or a sandbox forbids it: nothing changes
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

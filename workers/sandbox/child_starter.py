@@ -21,7 +21,7 @@ from workers.sandbox.scratch import check_space
 _SEED_FOLDER = "cache-seed"
 _FEW_THREADS = {"POCL_MAX_PTHREAD_COUNT": "2", "POCL_CPU_MAX_CU_COUNT": "2"}
 """PoCL's old and new variable. Without them each of a dozen children has a thread per processor."""
-_NICE = 10  # niceness of children beside the timing, or the parent's if higher
+_NICE = 10  # niceness of children that work during the timing; the parent's niceness if higher
 
 
 class ChildStarter:
@@ -50,7 +50,8 @@ class ChildStarter:
             module: the child's main module.
             name: name of the child's scratch folder.
             ref: the device.
-            beside_timing: whether it works while another child times, which it must not slow down.
+            beside_timing: whether the child works while another child times; it must not slow down
+                the timing.
 
         Raises:
             StoreError: The scratch folder is full or gone, so the child would fail.
@@ -85,7 +86,7 @@ class ChildStarter:
 
 
 def _stand_back(pid: int) -> None:
-    """Move the child to the processors for work ahead, at a low priority; threads inherit both."""
+    """Move the child to processors not used for timing, at low priority; threads inherit both."""
     processors = for_work_ahead(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):  # the child has ended already
         mine = os.getpriority(os.PRIO_PROCESS, 0)

@@ -34,9 +34,9 @@ class CompileJob:
 class AnalyseJob:
     """To an analysis child: find out which elements ``kernel`` touches.
 
-    ``without_barriers``: use a copy without barriers. ``choose``: on a CPU, also choose inputs with
-    which more work-items are active; SIGXCPU ends the child after ``choice_cpu_s`` of processor
-    time for that.
+    ``without_barriers``: use a copy without barriers. ``choose``: on a CPU, also choose inputs that
+    keep more work-items active; SIGXCPU ends the child if the choice takes more than
+    ``choice_cpu_s`` of processor time.
     """
 
     kernel: Kernel
@@ -222,7 +222,7 @@ class LockTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldBegan:
-    """From a run child: from now on, the time of the device counts as the task's.
+    """From a run child: from now on, the device's time counts as the task's.
 
     ``sentinel_ns``: the sentinel kernel's time, only if the last holder of the device has died.
     """
@@ -233,7 +233,7 @@ class HoldBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStarted:
-    """From a run child: a death from now on counts against this config, but not another's kill."""
+    """From a run child: from now on, a death counts against this config (``death_rules.py``)."""
 
     started_index: int
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 def allow_cpu(seconds: float) -> None:
-    """Let SIGXCPU end this process after ``seconds`` more of processor time over all threads."""
+    """Let SIGXCPU end this process after its threads have used ``seconds`` more processor time."""
     _set_limit(max(1, math.ceil(sum(os.times()[:2]) + seconds)))  # a negative limit means none
 
 

@@ -17,8 +17,8 @@ SET_ASIDE = 4
 """Processors for the child that times, the child that loads, and the collector's threads."""
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""There are many children, and their matrices are small. With more threads their algebra takes four
-times the processor time."""
+"""There are many children, and their matrices are small. With more threads, their linear algebra
+takes four times the processor time."""
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -70,7 +70,9 @@ def share_of(
     num_shares: int,
     siblings_of: Callable[[int], frozenset[int]] | None = None,
 ) -> frozenset[int]:
-    """Return one of ``num_shares`` equal parts of the processors, in whole cores; all if too few.
+    """Return one of ``num_shares`` equal parts of the processors, in whole cores.
+
+    If there are fewer cores than parts, the result has all processors.
 
     >>> siblings_of = lambda one: frozenset({one % 4, one % 4 + 4})
     >>> [sorted(share_of(range(8), index, 2, siblings_of)) for index in (0, 1)]

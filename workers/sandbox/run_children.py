@@ -21,7 +21,7 @@ _EXIT_TIMEOUT_S = 5.0
 """Seconds that the loop waits for an exiting child; a longer wait would delay commits."""
 _MAX_FAILED_STARTS = 3
 MOST_KILLS = 30
-"""Kills of idle children in a row by other processes, after which no further child is started."""
+"""Number of idle children in a row killed by other processes, after which no more are started."""
 
 
 class DeviceLostError(LlmperfError):
@@ -31,7 +31,7 @@ class DeviceLostError(LlmperfError):
 
 
 class ChildStartError(DeviceLostError):
-    """A child could not open the device at any start, though other children may have it open."""
+    """A child could not open the device at any of its starts; other children may have it open."""
 
 
 class RunChild:
@@ -95,7 +95,7 @@ class RunChild:
     def end_current(self) -> str | None:
         """Let the current child exit; return how it failed.
 
-        None if it ended well or another process killed it.
+        Returns None if the child ended well or another process killed it.
         """
         child = self.current
         assert child is not None, "no child to end"
@@ -158,12 +158,15 @@ class RunChild:
 
 
 def start_failure(name: str, why: str) -> str:
-    """Return the message that children other than the timing child cannot be started."""
-    mend = memory_limit_text() or "see `llmperf doctor`, and how much memory is free"
+    """Return the message for the case that children other than the timing child cannot start."""
+    mend = memory_limit_text() or "see `llmperf doctor`, and check how much memory is free"
     lines = why.strip().splitlines() or ["it ended without a message"]
     return f"processes that {name} kernels cannot be started ({lines[-1].strip()}): {mend}"
 
 
 def _lost(why: str) -> str:
-    mend = memory_limit_text() or "see `llmperf doctor`, and whether another process has filled it"
+    mend = (
+        memory_limit_text()
+        or "see `llmperf doctor`, and check whether another process has filled its memory"
+    )
     return f"the device cannot be opened ({why}): {mend}"

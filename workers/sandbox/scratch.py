@@ -18,7 +18,8 @@ from llmperf_common.store.files.filesystem import StoreError
 FEWEST_FREE_BYTES = 8 * 2**20
 """Bytes of free space that the binaries and compiler caches of a few kernels need."""
 _PREFIX = "llmperf-scratch2-"
-"""Another prefix than that of names without a host, which older releases would remove."""
+"""Differs from the prefix of older releases. Their folder names have no host, and they would remove
+these folders if the prefix were the same."""
 
 
 @contextlib.contextmanager
@@ -74,7 +75,7 @@ def _is_left_over(folder: Path, holder: Holder) -> bool:
     if world.split("x")[1:2] != [boot]:
         booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return found.st_mtime < booted_s  # else it is of another host of the same name
-    # Pids of another container that shares this folder mean nothing here; only its boot id does.
+    # Another container may share this folder. Its pids mean nothing here, so it is left alone.
     return world == _world(holder) and not is_alive(owner)
 
 

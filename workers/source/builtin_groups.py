@@ -1,4 +1,4 @@
-"""OpenCL built-in functions grouped by cost, as static features count them.
+"""OpenCL built-in functions, grouped by cost for the static features.
 
 Owns only the names. A function in no group counts as ``other_math_calls`` if it returns a
 floating-point value, else as one integer operation.

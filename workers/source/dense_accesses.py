@@ -68,7 +68,7 @@ class _Walker:
         for node in walk(body):
             is_partial = is_store(node) and node.children[0].kind is NodeKind.SUBSCRIPT
             if is_partial and node.children[0].children[0].type.shape is TypeClass.VECTOR:
-                changed = node.children[0].children[0].key  # one lane
+                changed = node.children[0].children[0].key  # one of the vector's lanes
                 self._definitions.setdefault(changed, []).extend(_UNKNOWN_TWICE)
             elif node.kind is NodeKind.UNARY and node.name == "&":
                 # A write through a pointer gives the variable an unknown value.
@@ -113,7 +113,7 @@ class _Walker:
         return outside if is_guard else None
 
     def _conjunction(self, node: Node, guards: Guards, *, is_negated: bool) -> Guards | None:
-        """Return the guards and those of a true (negated: false) condition; None if unknown."""
+        """Add the guards of a condition that is true (negated: false); None if they are unknown."""
         joint = "||" if is_negated else "&&"
         if node.kind is NodeKind.BINARY and node.name == joint:
             first = self._conjunction(node.children[0], guards, is_negated=is_negated)
@@ -159,7 +159,7 @@ class _Walker:
                 return
 
     def _surely_evaluated(self, node: Node) -> Iterator[Node]:
-        """Yield ``node`` and the nodes always evaluated with it, without a helper's arguments."""
+        """Yield ``node`` and the nodes always evaluated with it, except arguments of helpers."""
         yield node
         if node.kind is NodeKind.SIZEOF or (
             node.kind is NodeKind.CALL and node.key in self.helpers
@@ -190,7 +190,7 @@ class _Walker:
             )
 
     def _pitch_of(self, index: Node) -> str | None:
-        """Return the pitch of an index ``id 0 + row offset``, "" if unknown; None for others."""
+        """Return the pitch of an index ``id 0 + row offset``, "" if unknown; else None."""
         index = self._resolved(index)
         if self._axis(index) == 0:
             return ""
@@ -270,7 +270,7 @@ class _Walker:
         return axis if axis is not None and 0 <= axis < _AXES else None
 
     def _scalar(self, node: Node) -> str | None:
-        """Return the name of the integer argument that ``node`` is, if nothing assigns to it."""
+        """Return the name of the integer argument that ``node`` is; None if code changes it."""
         node = self._resolved(node)
         position = self._positions.get(node.key) if node.kind is NodeKind.REFERENCE else None
         if position is None or self._definitions.get(node.key):

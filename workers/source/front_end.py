@@ -111,7 +111,10 @@ class _Reading:
         return tuple(found.values()) or _nothing(views[0].parsed)
 
     def _views(self, inferred: tuple[str, ...]) -> tuple[_View, ...]:
-        """Return the parse with ``inferred``; before it, one with more macros if it has errors."""
+        """Return the parse with ``inferred``.
+
+        If this parse has errors, a parse with more inferred macros comes first.
+        """
         view = _View(parsed=parse(self._source, self._options(inferred)), inferred=inferred)
         if not view.parsed.errors:
             return (view,)
@@ -135,7 +138,7 @@ class _Reading:
     ) -> dict[str, ReadKernel]:
         """Read the named kernels with the definitions that select their branch."""
         if {_name(one) for one in openers} & _defined(self._given):
-            return {}  # the build options already select another branch
+            return {}  # the build options already decide about this branch
         if not self._budget.allows(self._source):
             return {}
         return self._read(self._views(_merged(definitions)), names)
@@ -168,7 +171,7 @@ class _Reading:
         parsed = view.parsed
         one = signature_of(parsed, self._source, function)
         missing = _missing(parsed)
-        # The missing file may declare a parameter's type. The parser takes an unknown type for int.
+        # The missing file may declare a parameter's type. The parser reads an unknown type as int.
         is_known = missing is None or not function.num_header_errors
         whole = self._whole(
             view,
@@ -215,7 +218,7 @@ class _Reading:
 
 
 def _by_openers(headers: Iterable[KernelHeader]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """Yield definitions and the kernels that they open, each in its first known branch only."""
+    """Yield definitions and the kernels that they enable, each in its first known branch only."""
     groups: dict[tuple[str, ...], set[str]] = {}
     seen: set[str] = set()
     for header in headers:

@@ -1,4 +1,4 @@
-"""Find the kernels that a text defines by searching its words, not by parsing it.
+"""Find the kernels of a text by a search for words, without parsing the text.
 
 Owns the search for ``__kernel void name(...) {``. The search also finds a kernel that the parser
 drops because of errors, and a kernel in a branch of ``#if`` that is not compiled. ``front_end.py``
@@ -42,7 +42,7 @@ def kernel_headers(source: str) -> tuple[KernelHeader, ...]:
     r"""Return the kernels that a text defines, in order of appearance.
 
     A name occurs several times if several branches of ``#if`` define it. Two kinds of kernels are
-    not found: those whose header a macro makes, and those inside ``#if 0``, which is a way to
+    not found: those whose header comes from a macro, and those inside ``#if 0``, which is a way to
     comment out code.
 
     >>> text = "kernel void a(int x) {}\n#ifdef G\nkernel void b() {}\n#endif"

@@ -28,7 +28,7 @@ _FUNCTIONS = frozenset(
 ) | {"tanh", "fabs", "erf"}  # fmt: skip
 
 Leaves = dict[int, Node]
-"""Reads, arguments and ids, each by ``id()`` of its node."""
+"""A mapping from the ``id()`` of a node to the node: a read, an argument or a work-item id."""
 
 
 class LiveReads:

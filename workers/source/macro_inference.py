@@ -27,15 +27,15 @@ from workers.source.macro_values import (
 from workers.source.preprocessor_guards import escapes_of, openers_of
 
 MAX_ROUNDS = 6
-"""Maximum rounds of inference. Removing the errors of one round can reveal errors that they hid."""
+"""Maximum rounds of inference. Each round can reveal errors that earlier errors hid."""
 MAX_MACROS = 64
 MAX_SOURCE_BYTES = 256 * 1024
-"""Maximum bytes of a source. To parse a larger one with errors repeatedly would take minutes."""
+"""Maximum bytes of a source. Parsing a larger source with errors repeatedly would take minutes."""
 MAX_PARSED_CHARS = 2 * 2**20
-"""Characters that all parses of one file may read. They take about 6 s, which leaves enough of the
-file's time limit to read its kernels."""
+"""Maximum characters that all parses of one file may read. Such parses take about 6 s, which leaves
+enough of the file's time limit to read its kernels."""
 _CHARS_PER_PARSE = 4096
-"""Minimum number of characters charged for one parse, as each parse has a fixed cost."""
+"""Minimum number of characters charged for one parse, because each parse has a fixed cost."""
 
 _NAMED_BY_ERROR = re.compile(
     r"(unknown type name|use of undeclared identifier|call to undeclared function"
@@ -47,14 +47,14 @@ _LANGUAGE_NAME = re.compile(
     r"(?:ndrange|clk_event|queue|reserve_id|event|sampler|image\w+|atomic_\w+|memory_\w+|cl_\w+"
     r"|intel_\w+)(?:_t)?|__\w+"
 )
-"""OpenCL's own names, which are never defined, as a device's compiler knows them in any case."""
+"""Names that OpenCL defines. They get no macro, because a device's compiler knows them."""
 _CONSTANT_NAME = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _SCALAR_MEMBER = re.compile(r"member reference base type '[^']*\bfloat'")
 
 _OTHER_ROLE = {Role.TYPE: Role.VALUE, Role.VALUE: Role.TYPE, Role.QUALIFIER: Role.VALUE}
 
 Macros = Mapping[str, str]
-"""Name to value. An empty value defines the name as nothing."""
+"""A mapping from name to value. An empty value defines the name as nothing."""
 
 
 class ParseBudget:
@@ -84,7 +84,7 @@ def infer_macros(
     Args:
         source: OpenCL C text.
         build_options: the compiler options, with the macros that are already defined.
-        budget: what the file's parses may cost; when it is spent, the best result so far counts.
+        budget: how much may still be parsed; when it is spent, the best result so far is returned.
 
     Raises:
         ParserCrashError: libclang crashed.
@@ -98,7 +98,7 @@ def infer_macros(
 
 
 def definitions(macros: Macros) -> tuple[str, ...]:
-    """Return macros as compiler options by name; ``-DNAME`` means 1, ``-DNAME=`` nothing."""
+    """Return macros as sorted compiler options; ``-DNAME`` defines 1, ``-DNAME=`` nothing."""
     return tuple(
         f"-D{name}" if value == "1" else f"-D{name}={value}"
         for name, value in sorted(macros.items())
@@ -140,7 +140,7 @@ class _Search:
             macros, errors = self._turned(fresh, macros, errors)
 
     def _noted(self, macros: Macros) -> tuple[str, ...]:
-        """Return the errors that ``macros`` leave; keep ``macros`` if these are the fewest."""
+        """Return the errors that ``macros`` leave; keep ``macros`` if no others left so few."""
         errors = self._errors(macros)
         if len(errors) < self._best[0]:
             self._best = (len(errors), macros)
@@ -173,7 +173,7 @@ class _Search:
         return fresh
 
     def _meaning(self, name: str, complaint: str) -> dict[str, str]:
-        """Return definitions that may declare ``name``: of a branch's macros, or of ``name``."""
+        """Return definitions of ``name``, or of the macros that select a branch that defines it."""
         defined_in_a_branch = re.compile(
             rf"#[ \t]*define[ \t]+{name}\b|\btypedef\b[^;]{{0,500}}\b{name}\s*;"
         )
@@ -201,7 +201,7 @@ class _Search:
     def _turned(
         self, fresh: Macros, macros: Macros, errors: tuple[str, ...]
     ) -> tuple[Macros, tuple[str, ...]]:
-        """Swap type and value of a name if an error remains on one of its lines."""
+        """Try a name's other role, type or value, if an error remains on a line with the name."""
         for name in fresh:
             other = _OTHER_ROLE.get(self._roles.get(name, Role.FUNCTION))
             value = self._value(name, other) if other is not None else None
@@ -222,7 +222,7 @@ class _Search:
         )
 
     def _widened(self, macros: Macros, errors: tuple[str, ...]) -> tuple[Macros, tuple[str, ...]]:
-        """Turn float types into float4 if errors say that the source uses their members."""
+        """Define float types as float4 if errors say that the source uses their members."""
         for name, value in macros.items():
             if value != "float" or not any(_SCALAR_MEMBER.search(one) for one in errors):
                 continue
@@ -233,7 +233,7 @@ class _Search:
         return macros, errors
 
     def _needed(self, num_errors: int, macros: Macros) -> Macros:
-        """Drop definitions that are not needed to keep the number of errors this low."""
+        """Drop each definition without which at most ``num_errors`` errors remain."""
         with suppress(_SpentError):
             for name in sorted(macros):
                 fewer = {k: v for k, v in macros.items() if k != name}

@@ -31,8 +31,8 @@ _DIVISIONS = frozenset({"/", "%"})
 _UNCOUNTED_UNARY = frozenset({"&", "*", "+", "__real", "__imag"})
 _MAX_CALL_DEPTH = 16
 _MAX_BODIES = 1000
-"""Maximum function bodies walked for one kernel. Beyond this number, which a call tree with ever
-different arguments can reach, a call counts only as a call."""
+"""Maximum function bodies walked for one kernel. A call tree in which each call has other arguments
+can reach this number; then a further call counts only as a call."""
 _LOAD, _STORE = "loads", "stores"
 
 

@@ -26,8 +26,8 @@ _RECURSION_LIMIT = 10_000
 for deep expressions."""
 
 _MAX_BYTES = 2 * 2**30
-"""Bytes of address space that the child may add to those at its start. The largest allowed source,
-8 MiB of numbers, needs 1.4 GiB."""
+"""Bytes by which the child's address space may grow. The largest allowed source, 8 MiB of numbers,
+needs 1.4 GiB."""
 
 
 def answer(source: str, build_options: str) -> str:
@@ -76,7 +76,8 @@ def _die_with_parent(parent_pid: int) -> None:
 def main() -> None:
     """Serve jobs on stdin until it closes."""
     _die_with_parent(int(sys.argv[1]))
-    # A macro that expands for ever takes 50 MB/s, an endless file 500. At the limit, libclang ends.
+    # A macro that expands for ever takes 50 MB/s, an endless file 500 MB/s. libclang ends at the
+    # limit.
     bound_growth(_MAX_BYTES)
     lower_limit(resource.RLIMIT_CORE, 0)
     sys.setrecursionlimit(_RECURSION_LIMIT)

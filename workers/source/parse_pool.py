@@ -38,7 +38,7 @@ FILE_TIMEOUT_S = 30.0
 that other processes do not change a result."""
 _MAX_EXTENSIONS = 10
 _WORKING_SHARE = 0.02
-"""Share of a core. A child that has used less since the last check waits, and gets no more time."""
+"""Share of a core. A child that has used less CPU time since the last check gets no extension."""
 SOURCES_PER_CHILD = 64
 """Sources for each child. For fewer sources, another child takes longer to start than it saves."""
 MAX_CHILDREN = 16
@@ -74,8 +74,8 @@ def parse_sources(
         num_children: child processes at a time. Default: one, and one more for every 64 sources, up
             to the number of cores.
         timeout_s: time limit for one source, in seconds; a source that takes longer fails with
-            ``build_timeout``. If a child shares its core with other processes, this limits its CPU
-            time, and about ten times as much its wall time.
+            ``build_timeout``. If a child shares its core with other processes, this limit applies
+            to its CPU time, and about ten times this limit to its wall time.
         command: the child's command line; the tests pass a child that hangs or crashes.
 
     Raises:
@@ -102,7 +102,7 @@ def parse_sources(
         sound = json.dumps({"source": _SOUND_SOURCE, "build_options": build_options})
         [found] = pool.run(iter([sound]), 1)
     if isinstance(found, Failure):
-        mend = memory_limit_text() or "see `llmperf doctor`, and how much memory is free"
+        mend = memory_limit_text() or "run `llmperf doctor`, and check how much memory is free"
         raise ParserError(f"the OpenCL C parser does not work here ({found.detail}): {mend}")
     return answers
 
@@ -161,7 +161,7 @@ class _ParseChild:
         return self._buffer.decode() if self._buffer.endswith(b"\n") else None
 
     def extend(self, now_s: float, timeout_s: float) -> bool:
-        """Extend a late child's deadline if it works and has CPU time left; return whether."""
+        """Extend the deadline of a late child that works and has CPU time left; False if not."""
         used_s = self._cpu_s()
         works = used_s - self._cpu_at_check_s >= _WORKING_SHARE * timeout_s
         left_s = timeout_s - (used_s - self._cpu_at_start_s)

@@ -16,7 +16,7 @@ _DEFINED = re.compile(r"(?<!!)(?<!! )\bdefined\s*\(?\s*([A-Za-z_]\w*)")
 _COMPARED = re.compile(r"\(?\s*([A-Za-z_]\w*)\s*(?:==|>=)\s*(\d+)\b")
 _NAME_ALONE = re.compile(r"\(?\s*([A-Za-z_]\w*)\s*\)?\s*(?://.*|/\*.*)?$")
 _NOT_OURS = re.compile(r"__\w*|cl_\w+|CL_\w+|NVIDIA|AMD|INTEL|APPLE|MAC|cplusplus")
-"""Names that a compiler or device sets; defining one would claim to be another device."""
+"""Names that a compiler or device sets. To define one would pretend to be another device."""
 _SECOND_CHOICE = re.compile(r"DOUBLE|FP64|F64|HALF|FP16|DEBUG|TRACE|PRINT", re.IGNORECASE)
 
 
@@ -71,7 +71,7 @@ def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
 
 
 def openers_of(source: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
-    """Return what to define to compile a line that ``pattern`` matches; () if nothing helps.
+    """Return what to define so that a line that ``pattern`` matches is compiled; () if unknown.
 
     Among several such lines, a line that needs neither double precision nor debugging is preferred.
     """

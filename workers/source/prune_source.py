@@ -105,7 +105,7 @@ def _without(text: bytes, spans: Iterable[tuple[int, int]]) -> bytes | None:
     position = 0
     for start, end in spans:
         if start < position:
-            return None  # only functions that one macro makes overlap
+            return None  # functions overlap only if one macro defines both
         kept.append(text[position:start])
         tail = _TO_LINE_END.match(text, end)
         begins_line = not text[:start].rpartition(b"\n")[2].strip()

@@ -74,9 +74,9 @@ _UNSIGNED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSignature:
-    """One kernel of a source: its arguments if they can be read, and why it cannot be launched.
+    """One kernel of a source: its signature if it can be read, and why it cannot be launched.
 
-    Both are set if the arguments can be read but not filled, as with an image.
+    Both are set if the arguments can be read but LLMPerf cannot fill one of them, such as an image.
     """
 
     name: str
@@ -204,7 +204,7 @@ def _refusal(argument: Argument) -> str:
         ArgumentKind.SAMPLER: "is a sampler",
         ArgumentKind.PIPE: "is a pipe",
         ArgumentKind.STRUCT: (
-            "is a structure by value, or one with pointers, overlapping or packed members"
+            "is a structure that is passed by value, or has pointers, overlapping or packed members"
         ),
     }
     reason = reasons.get(argument.kind, "has a type that neither a buffer nor a number can replace")

@@ -331,7 +331,7 @@ class _Flow:
 
 
 def _is_load(node: Node) -> bool:
-    """Whether a value is loaded from a buffer, so that its index says nothing about its size."""
+    """Whether a node loads from a buffer. The index then says nothing about the value."""
     is_place = node.kind in {NodeKind.SUBSCRIPT, NodeKind.MEMBER} or (
         node.kind is NodeKind.UNARY and node.name == "*"
     )

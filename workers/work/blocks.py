@@ -42,7 +42,7 @@ _DECL_STMT, _NULL_STMT = 231, 230
 _LEAVES_LOOP = frozenset({211, 212})
 """``continue`` and ``break``."""
 _LEAVES_FUNCTION = frozenset({210, 213, 214})
-"""Both ``goto``s and ``return``."""
+"""``goto``, with a label or an address, and ``return``."""
 _LOOPS = frozenset({WHILE, DO, FOR})
 _SIZEOF = 136
 _FIRST_INVALID, _LAST_INVALID = 70, 73
@@ -102,7 +102,7 @@ class BlockWalk:
         self._compound(body, entry)
 
     def copy(self, cursor: Any, pointers: list[TypeFacts]) -> Block:
-        """Return a block that counts a work-item's share of the elements of a work-group's copy."""
+        """Return a block that counts the elements that one work-item copies for its work-group."""
         start, _ = text_range(cursor)
         self._turn = None
         block = self._new(start, start)
@@ -273,7 +273,7 @@ def _may_leave(statement: Any) -> bool:
             return True
         inside = is_inside or kind in _LOOPS
         if kind == SWITCH:
-            # `break` ends the switch; `continue` does not.
+            # `break` leaves only the switch; `continue` belongs to a loop around the switch.
             if any(_contains(child, frozenset({211})) and not inside for child in children_of(one)):
                 return True
             inside = True

@@ -15,7 +15,7 @@ from workers.work.counting import count_kernel
 from workers.work.opening import open_virtual
 
 _KERNELS_PER_CHILD = 100
-"""Kernels after which a new child takes over, as compilers keep builds in memory and on disk."""
+"""Kernels after which a new child takes over: compilers keep builds in memory and on disk."""
 
 
 def main(channel: Channel, argument: str) -> None:

@@ -26,8 +26,8 @@ from workers.sandbox.scratch import check_space, scratch_folder
 COUNT_TIMEOUT_S = 20.0
 """Seconds for all configs of a kernel; the 68 configs of a median kernel take half a second."""
 COUNT_CPU_S = 8.0
-"""CPU seconds for one attempt at a kernel. On a busy machine this ends a kernel that computes too
-long, and ``COUNT_TIMEOUT_S`` one that waits."""
+"""CPU seconds for one attempt at a kernel. On a busy machine this limit ends a kernel that
+computes too long; ``COUNT_TIMEOUT_S`` ends a kernel that waits."""
 _logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 2
 _POLL_S = 1.0
@@ -51,7 +51,7 @@ class CountedKernel:
     was_killed: bool = False
     without_barriers: bool = field(default=False)
     asked: tuple[int, ...] = ()
-    """Indices of the configs that the working child has, in the order of its outcomes."""
+    """Indices of the configs that the child was asked to count, in the order of its outcomes."""
 
     @property
     def outcomes(self) -> tuple[Work | Failure, ...]:
@@ -59,7 +59,10 @@ class CountedKernel:
         return tuple(self.found[place] for place in range(len(self.configs)))
 
     def missing(self) -> tuple[int, ...]:
-        """Return the indices of configs without outcome; large ones, which may kill, come last."""
+        """Return the indices of configs without outcome.
+
+        Large configs come last, because they may crash the child.
+        """
         sizes = [math.prod(one.global_size) for one in self.configs]
         places = (place for place in range(len(sizes)) if place not in self.found)
         return tuple(sorted(places, key=lambda place: sizes[place]))
@@ -166,7 +169,7 @@ class CountWork:
         _fill(item, FailureCode.HANG, f"the count was killed after {after_s:g} s")
 
     def died(self, item: CountedKernel, how: str, report: str, seconds: float) -> bool:
-        """Return whether to try again; if not, record why for the configs without outcome."""
+        """Return whether to try again; if not, record the reason for configs without outcome."""
         del seconds
         if report:
             error = (report.strip().splitlines() or ["unknown"])[-1]

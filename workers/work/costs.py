@@ -84,7 +84,7 @@ class Costs:
         return int(cindex.conf.lib.clang_getCursorBinaryOperatorKind(cursor))
 
     def add(self, cursor: Any, block: Block) -> None:
-        """Add an expression whose value is used to a block's tally."""
+        """Add to a block's tally what an expression does; the expression's value is used."""
         kind, children = cursor._kind_id, children_of(cursor)
         if kind == CALL:
             self._call(cursor, block)
@@ -150,7 +150,7 @@ class Costs:
     # -- memory ----------------------------------------------------------------------------------
 
     def _place(self, cursor: Any, block: Block, use: str) -> None:
-        """Add an access to an object and the work of its address; an empty ``use`` is no access."""
+        """Add an access to an object (none if ``use`` is empty) and the work of its address."""
         while cursor._kind_id in {UNEXPOSED, PAREN} and len(children := children_of(cursor)) == 1:
             if self._is_lane_behind(cursor, children):
                 self._behind(children[0], block, use)
@@ -171,7 +171,7 @@ class Costs:
                 self._descend(child, block)
 
     def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
-        """Whether this is ``p->x`` with a pointer to vectors, for which libclang has no kind."""
+        """Whether this is ``p->x`` with a pointer to vectors; libclang has no kind for it."""
         if cursor._kind_id != UNEXPOSED or len(children) != 1:
             return False
         if self._type(children[0]).shape is not TypeClass.POINTER:
@@ -279,7 +279,7 @@ class Costs:
 
 
 def _base_of(type_of: Callable[[Any], TypeFacts], children: list[Any]) -> Any:
-    """Return the operand that is indexed or has the member; in ``1[a]`` it is the second."""
+    """Return the operand that is indexed or has the member; in ``1[a]``, the second operand."""
     if len(children) < 2:
         return children[0] if children else None
     first = strip(children[0])

@@ -34,15 +34,15 @@ from workers.work.blocks import Block, BlockWalk
 
 KERNEL_NAME = "lp_counted"
 SLACK_BYTES = 1024
-"""Bytes after each pointer argument's memory, so that a wide access at its end stays inside."""
+"""Spare bytes after each pointer argument's memory, for a wide access that begins at its end."""
 NUM_TURNS = 40
 """Number of examined iterations of a loop; they are spread over its first 2**19 iterations."""
 WATCHED_WARPS = 4
-"""Warps examined in a work-group that runs as a whole."""
+"""Warps examined in each work-group, if the sample consists of whole work-groups."""
 MET_SETS, MET_WAYS = 32, 8
-"""Sets and ways of the table of addresses that a unit's atomic operations meet (``touched.cl``)."""
+"""Sets and ways of the table of the addresses of a unit's atomic operations (``touched.cl``)."""
 TOUCHED_TABLE, TOUCHED_LOG = 2**12, 2**14
-"""Sectors in the table and in the log of what watched work-groups touch (``touched.cl``)."""
+"""Number of sectors in the table and in the log of a watched run (``touched.cl``)."""
 UNIT_WORDS = 5
 _IS_ATOMIC = 2**31
 _A_PART, _MOST_PARTS = 2**24, 127
@@ -59,7 +59,7 @@ _LEAVE = "goto lp_next;"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedBlock:
-    """A basic block: what one execution does, and whether an execution is a loop's iteration."""
+    """A basic block: what one execution does, and whether the block is the body of a loop."""
 
     tally: Mapping[str, int]
     is_turn: bool
@@ -70,7 +70,7 @@ class CountedSite:
     """An access to global or constant memory.
 
     ``block``: number of its block. ``use``: ``load``, ``store``, ``load_store`` or ``atomic``.
-    ``requests``: number for one execution by one work-item; a wide vector has several.
+    ``requests``: requests that one execution by one work-item makes; a wide vector needs several.
     """
 
     block: int
@@ -82,11 +82,12 @@ class CountedSite:
 class CountedCopy:
     """A kernel that counts.
 
-    ``source``: text with one kernel, ``lp_counted``. ``is_grouped``: work-items meet at barriers,
-    so a work-group runs as a whole; otherwise any work-items run one after another. ``by_groups``:
-    a work-item's code depends on its position in the group, so the sample consists of whole groups,
-    not warps. ``sites``: the accesses whose sectors are recorded; None for an access to private or
-    local memory. ``positions``: the positions of the kernel's pointer arguments.
+    ``source``: text with one kernel, ``lp_counted``. ``is_grouped``: the work-items of a work-group
+    run together, because they meet at barriers; otherwise work-items run one after another.
+    ``by_groups``: a work-item's code may depend on its group or on its position in the group, so
+    the sample consists of whole work-groups, not warps. ``sites``: the accesses whose sectors are
+    recorded; None for an access to private or local memory. ``positions``: the positions of the
+    kernel's pointer arguments.
     """
 
     source: str
@@ -159,7 +160,7 @@ class _Calls(CallRewriter):
 
 
 class _Sites(Rewriter):
-    """Records the place in the text of each numbered access."""
+    """Records where in the text each access is, and whether it is outside local memory."""
 
     def __init__(self, copy: SourceCopy) -> None:
         super().__init__(edits=copy.edits, sites=copy.sites, types=copy.types, line_of=line_of)
@@ -243,7 +244,7 @@ class _Maker:
         return with_hooks(copy, head, hooks)
 
     def _kernel_header(self, kernel: Any, *, is_grouped: bool) -> tuple[int, ...]:
-        """Rename kernel and parameters, add those of the virtual launch, begin the item loop."""
+        """Rename the kernel and its parameters, add the hooks' parameters, loop over work-items."""
         edits = self._copy.edits
         positions: list[int] = []
         opened = [
@@ -272,7 +273,7 @@ class _Maker:
             "__global ulong *lp_touched, __global ulong *lp_met, uint lp_unit"
         )
         self._copy.rename_kernel(kernel, KERNEL_NAME, extra)
-        if not is_grouped:  # drops a required local size, which only the virtual launch has
+        if not is_grouped:  # drop a required local size: only the virtual launch has it
             start, name_at = offsets(kernel.extent)[0], offset_of(kernel.location)
             edits.replace(start, name_at, "__kernel void ")
         start = offsets(body_of(kernel).extent)[0]

@@ -39,16 +39,16 @@ def count_kernel(
 ) -> Generator[Work | Failure]:
     """Yield the work of each config, in order and as soon as it is known.
 
-    Work-items that meet at barriers run one after another, too, if two of the configs show that
-    this changes no count. Such a run is dozens of times faster, and any 32 work-items can then be
-    part of a sample.
+    Work-items that meet at barriers also run one after another, if two of the configs show that
+    this changes no count. Such a run is dozens of times faster.
 
     Args:
         kernel: a kernel with a signature.
         configs: launch configs of the kernel.
         device: a CPU device.
         without_barriers: run work-items one after another without this check. Use it for a kernel
-            of which not all work-items reach a barrier, as the barrier would end the process.
+            in which not all work-items reach a barrier, because such a barrier would end the
+            process.
         everything: run all work-items, whatever their number.
         cost: limit for all configs together, in blocks, operations and accesses.
 
@@ -96,7 +96,10 @@ class _Running:
         grid = self.grid(config)
         if self.copy.is_grouped and grid.num_lanes > self.loaded.max_lanes:
             most = self.loaded.max_lanes
-            raise UncountedError(f"work-groups of {grid.num_lanes}: the device runs at most {most}")
+            raise UncountedError(
+                f"a work-group has {grid.num_lanes} work-items, but the CPU device runs at most "
+                f"{most} of this kernel"
+            )
         self.loaded.prepare(config)
         return VirtualLaunch(self.loaded, self.copy, config, grid, self._budget)
 
@@ -175,13 +178,14 @@ def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig])
 def _skips_barriers(
     copy: CountedCopy, apart: npt.NDArray[np.uint32], together: npt.NDArray[np.uint32]
 ) -> bool:
-    """Return whether not all work-items of a group come to its barriers.
+    """Return whether some work-items of a group do not reach all its barriers.
 
     Args:
         copy: one of the two copies, which have the same blocks.
         apart: how often each work-item runs each block, if they run one after another.
-        together: how often, if they wait for each other. ``apart`` alone does not suffice: a
-            barrier in a loop whose turns depend on other work-items can look skipped there.
+        together: the same numbers, if the work-items wait for each other. ``apart`` alone does not
+            suffice: a barrier in a loop whose number of iterations depends on other work-items can
+            look skipped there.
     """
     barriers = np.array([block.tally.get("barriers", 0) for block in copy.blocks])
     alone, met = apart @ barriers, together @ barriers

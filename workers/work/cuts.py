@@ -18,7 +18,7 @@ KeyOf = Callable[[Place], Hashable | None]
 
 
 def find_cuts(grid: Grid, key_of: KeyOf) -> tuple[int, ...]:
-    """Return for each axis the coordinate from which all units act like the last; 0 if all do.
+    """Return, for each axis, where the units begin that act like the last unit; 0 if all do.
 
     >>> from workers.work.units import grid_of
     >>> find_cuts(grid_of((1000,), 32, by_groups=True), lambda place: place[0] < 137)
@@ -54,7 +54,7 @@ def _cut(grid: Grid, axis: int, key_of: KeyOf) -> int:
 
 
 def find_layers(grid: Grid, cuts: tuple[int, ...], key_of: KeyOf) -> tuple[tuple[int, ...], ...]:
-    """Return, for each axis, where the first layer ends and the last begins if they are different.
+    """Return, for each axis, where a different first layer ends and a different last layer begins.
 
     The units of such a layer do something else than those in the middle, as in a stencil. The
     search covers the part of the grid before the cuts.
@@ -109,7 +109,7 @@ def _spans(side: int, marks: set[int]) -> list[tuple[int, int]]:
 
 
 def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Place]:
-    """Return up to ``most`` places; the first n, for any n, have the parts in their shares.
+    """Return up to ``most`` places. Each part has its share of the first n places, for any n.
 
     >>> from workers.work.units import grid_of
     >>> parts = boxes(grid_of((100,), 32, by_groups=True), (3,))

@@ -32,7 +32,7 @@ _OF_WORK = (
 
 _ATOMIC_BYTES = 4
 _SHARED = 4
-"""An address that this number of a sample's units meet counts as shared by the whole launch."""
+"""If so many units of a sample access an address atomically, all units are assumed to access it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class UnitCounts:
     """The counts of one unit.
 
     ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
-    (warps, sites, turns), the number of sectors and lines that a warp touches (for atomic
+    (warps, sites, iterations), the number of sectors and lines that a warp touches (for atomic
     operations, the number of addresses); for a work-group, only the watched warps. ``met``: shape
     (m, 2), an address and the number of the unit's atomic operations on it; 0 for an empty row.
     """
@@ -115,7 +115,7 @@ def block_costs(copy: CountedCopy) -> _Floats:
 
 
 def block_bytes(copy: CountedCopy) -> _Floats:
-    """Return the bytes of global memory that each block accesses per run; an atomic counts 4."""
+    """Return the bytes of global memory that one execution of each block accesses; 4 per atomic."""
     tallies = _tallies(copy)
     return (
         tallies["global_load_bytes"]
@@ -202,7 +202,7 @@ def _requests(
 
 
 def _blocks_a_request(found: Mapping[str, float]) -> dict[str, float]:
-    """Return how many sectors and lines a load or store touches on average; 1 without any."""
+    """Return how many sectors and lines a load or store touches on average; 1 if none ran."""
     uses = ("load", "store")
     requests = sum(found[f"global_{use}_requests"] for use in uses)
     return {
@@ -218,8 +218,9 @@ def _ratio(amount: _Floats, of: _Floats) -> _Floats:
 def _atomic_peak(sample: Sample) -> float:
     """Return the largest number of atomic operations on one address of global memory.
 
-    An address that ``_SHARED`` units of the sample meet is assumed to be met by all units. An
-    address that fewer units meet, as by chance among scattered addresses, counts as observed.
+    If ``_SHARED`` units of the sample access an address, all units are assumed to access it. For an
+    address that fewer units access, as happens by chance with scattered addresses, only the
+    observed operations count.
     """
     weights = np.repeat(sample.weights, [len(one.met) for one in sample.counts])
     met = np.concatenate([one.met for one in sample.counts])
@@ -236,7 +237,7 @@ def _atomic_peak(sample: Sample) -> float:
 
 
 def _turn_weight(slot: int) -> float:
-    """Return how many loop iterations a sampled one represents (``lp_sampled`` in hooks.cl)."""
+    """Return how many loop iterations a sampled iteration represents (``lp_sampled``, hooks.cl)."""
     return 1.0 if slot < 8 else float(1 << (2 + (slot - 8) // 2))
 
 

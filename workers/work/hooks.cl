@@ -1,7 +1,8 @@
 // The part that all counted kernels share: ids of the virtual launch, counters, and memory.
 //
 // Pointers are tags (workers/analysis/copy/tags.cl). A buffer is a direct-mapped store of 32-byte
-// blocks. A block's contents depend on its offset in the real buffer, so folding keeps them.
+// blocks. A block's contents depend on its offset in the real buffer, so folding does not
+// change them.
 #pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
 #if LP_DOUBLES
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
@@ -282,7 +283,8 @@ __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ul
         return;
     volatile __global uint *count = c->seen + ((c->number * LP_SEEN + site) * LP_TURNS + slot);
     volatile __global uint *set = c->set + (site * LP_TURNS + slot) * 64;
-    // The loop counts `number`, not up to a last sector: below a buffer's start `first` is huge.
+    // The loop counts sectors. It cannot end at a last sector, because an offset below the buffer's
+    // start makes `first` huge.
     uint first = (uint)(at >> 5), number = (uint)((at + bytes - 1) >> 5) - first;
     if (turn_of & LP_IS_ATOMIC) { // addresses instead of sectors
         first = (uint)(at >> 2);

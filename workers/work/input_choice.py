@@ -1,8 +1,9 @@
-"""Choose inputs for which most work-items of a kernel are active: scalars and buffer contents.
+"""Choose inputs that make many work-items of a kernel active: scalars and buffer contents.
 
 Owns the candidates, their order and the choice. Each candidate runs in a virtual launch. With a
-chosen candidate, the kernel must also stay within its planned buffers. Runs in this process, which
-a kernel may end. ``workers/plan/strategies/varied.py`` plans with the choice.
+chosen candidate, the kernel must also access no memory outside its planned buffers. Runs in the
+calling process, which a kernel may crash. ``workers/plan/strategies/varied.py`` plans with the
+choice.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MUCH_MORE = 2
 """Factor by which a candidate must have more active work-items than the usual inputs. If none is
 active with the usual inputs, any active work-item is better."""
 _MOST_CHECKED = 3
-"""Best candidates that are checked for staying within their buffers."""
+"""Maximum candidates, the best first, that are checked for accesses outside their buffers."""
 _MOST_ALONE = 6
 """Number of scalars that are changed one at a time; all further scalars change only together."""
 _FLAGS = Contents(rule=ContentsRule.FLAGS, limit=2)
@@ -69,7 +70,7 @@ def choose_inputs(
     *,
     without_barriers: bool = False,
 ) -> InputChoice:
-    """Return the inputs for which most work-items of a kernel are active.
+    """Return the inputs that make the most work-items of a kernel active.
 
     The usual inputs are chosen if enough work-items are active with them, if nothing can be changed
     or counted, or if no candidate helps. Then ``reason`` says why, unless enough work-items are
@@ -103,13 +104,15 @@ def choose_inputs(
     better = [index for index, share in enumerate(shares) if share > least]
     better.sort(key=lambda index: (-shares[index], index))
     if not better:
-        return replace(usual, reason="with no candidate many more work-items are active")
+        return replace(usual, reason="no candidate makes many more work-items active")
     for index in better[:_MOST_CHECKED]:
         one = choices[index]
         if trials.stays_within_buffers(one, prober, without_barriers=without_barriers):
             share = shares[index]
             return replace(usual, scalars=one.scalars, contents=one.contents, active_share=share)
-    return replace(usual, reason="the best candidates leave their buffers, or run too long")
+    return replace(
+        usual, reason="the best candidates access memory outside their buffers, or run too long"
+    )
 
 
 class _Trials:
@@ -120,7 +123,7 @@ class _Trials:
         self._local_size = _local_size(signature, analysis)
 
     def candidates(self, usual: InputChoice) -> list[InputChoice]:
-        """Return the candidates in order; each gives the launch other arguments."""
+        """Return the candidates in order; each gives the launch different arguments."""
         if trial_rule(self._signature, self._analysis, usual) is None:
             return []
         size = _TRIED_SIZE[self._signature.dims]

@@ -23,7 +23,7 @@ from workers.work.units import WARP, Box, Grid, Place, Unit
 
 MOST_GROUPS = 16
 MOST_ITEMS = 4096
-"""Work-items of a sample: as many as sixteen work-groups of 256 have."""
+"""Work-items of a sample: as many as 16 work-groups of 256 work-items have."""
 _FEWEST_GROUPS = 4
 """Work-groups that are kept for the sample; the search for cuts may use all others."""
 _LEAST_SPREAD = 0.1
@@ -40,7 +40,8 @@ _HEAVY_COST = 2**20
 KERNEL_COST = 2**29
 """Cost of all launches of a kernel: about a second."""
 _OF_GROUP = 8
-"""Factor on the cost of work-groups, because their copy is not optimised and work-items wait."""
+"""Factor on the cost of work-groups: their copy is not optimised, and work-items wait for each
+other."""
 _OF_TURN = 4
 _CUT_OFF, _LOST = 1, 4
 """Bits of a run's flags."""
@@ -115,7 +116,7 @@ class VirtualLaunch:
         return np.concatenate([self._runs[place].rows for place in places])
 
     def _parts(self, most: int) -> tuple[Box, ...]:
-        """Find the parts of the launch that do different things, with some of ``most`` units."""
+        """Run some of ``most`` units to find the parts of the launch that do different things."""
         grid, by_groups = self._grid, self._copy.by_groups
         for_search = most - _FEWEST_GROUPS if by_groups else most // 2
         ends = [tuple(0 for _ in grid.sides), tuple(side - 1 for side in grid.sides)]
@@ -135,7 +136,7 @@ class VirtualLaunch:
         return boxes(grid, cuts, layers, most=most // 4)
 
     def _of_parts(self, parts: Sequence[Box], most: int) -> list[Place]:
-        """Run units of all parts, more units of a part that is large or whose units differ."""
+        """Run units of all parts, and more units of parts that are large or whose units differ."""
         most = max(len(parts), most - len(self._runs))
         few = min(most, max(len(parts), min(most // 2, _FEW_EACH * len(parts))))
         places = self._run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
@@ -147,13 +148,13 @@ class VirtualLaunch:
         return [*places, *self._run_some(fresh[: most - len(places)])]
 
     def _spread(self, places: Sequence[Place]) -> float:
-        """Return the spread of units' costs, which has a minimum: few equal costs prove little."""
+        """Return the spread of units' costs. It has a minimum: few equal costs prove little."""
         costs = [self._costs[place] for place in places]
         mean = sum(costs) / len(costs)
         return (float(np.std(costs)) if len(costs) > 1 else mean) + _LEAST_SPREAD * mean
 
     def _run_some(self, places: Sequence[Place], *, at_least: int = 0) -> list[Place]:
-        """Run units in order while the budget lasts, but at least ``at_least``; return those run.
+        """Run units in order while the budget lasts, but at least ``at_least``; return these units.
 
         Units that have run before cost nothing.
         """
@@ -220,7 +221,7 @@ class VirtualLaunch:
         return run
 
     def _group_bytes(self, sample: Sample) -> float | None:
-        """Return the different bytes that each work-group touches, summed; None if too costly."""
+        """Return the sum of the distinct bytes that each work-group touches; None if too costly."""
         of_units = sample.weights * np.array([self._accessed[place] for place in sample.places])
         total = float(of_units.sum())
         spent = sum(self._costs.values())
@@ -247,9 +248,9 @@ class VirtualLaunch:
         return reuse.of_launch(total, [touched[n] for n in places], [accessed[n] for n in places])
 
     def _watched(self, groups: Sequence[int]) -> tuple[list[float], list[float]]:
-        """Run whole work-groups; return the different bytes and the accessed bytes of each.
+        """Run whole work-groups; return the distinct bytes and the accessed bytes of each.
 
-        This uses no budget, so that counts do not depend on it.
+        These runs use no budget, so that the counts do not depend on them.
         """
         touched: list[float] = []
         accessed: list[float] = []

@@ -53,8 +53,8 @@ class RawCounts:
     """The counts of some units of one launch.
 
     ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
-    (warps, sites, turns): the low 16 bits are sectors (for atomic operations, addresses), the high
-    16 bits lines; one warp for each unit, or the watched warps of each group. ``met``: shape
+    (warps, sites, iterations): the low 16 bits are sectors (for atomic operations, addresses), the
+    high 16 bits lines; one warp for each unit, or the watched warps of each group. ``met``: shape
     (units, m, 2), an address in global memory and the number of atomic operations on it, 0 for an
     empty row; m is 0 without such operations. ``flags``: 1 if loops were cut off; 2 if an array of
     fixed size was indexed beyond its end; 4 if an access used a pointer that points to neither an
@@ -137,7 +137,7 @@ class VirtualKernel:
 
     @property
     def max_lanes(self) -> int:
-        """Largest number of work-items in a group that runs as a whole."""
+        """Largest work-group that can run with all its work-items together, as barriers require."""
         return self._max_lanes
 
     def prepare(self, config: LaunchConfig) -> None:

@@ -19,7 +19,7 @@ def open_virtual(ref: DeviceRef) -> OpenclVirtualDevice:
         LookupError: There is no such device, it cannot be opened, or it is a replay device.
     """
     if ref.selector.startswith(SELECTOR_PREFIX):
-        raise LookupError("a replay device cannot count")
+        raise LookupError("a replay device runs no kernels, so it cannot count work")
     enter_environment(ref)
     from workers.work.opencl_virtual import OpenclVirtualDevice  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""Estimate how many different bytes the work-items of a work-group touch together.
+"""Estimate how many distinct bytes the work-items of a work-group touch together.
 
 Owns the choice of groups and the estimate; pure functions. Groups are drawn with a probability
-proportional to the bytes that they access. Then the mean of (different bytes / accessed bytes) of
+proportional to the bytes that they access. Then the mean of (distinct bytes / accessed bytes) of
 the drawn groups estimates the launch's ratio (Hansen and Hurwitz). ``touched.cl`` records bytes.
 """
 
@@ -24,7 +24,7 @@ _LEAST_COST = 2.0**18
 
 
 def touched_bytes(entries: npt.NDArray[np.uint64], left_out: int, num_groups: int) -> Floats:
-    """Return how many different bytes each watched work-group touches, shape (num_groups,).
+    """Return how many distinct bytes each watched work-group touches, shape (num_groups,).
 
     Args:
         entries: sectors as ``touched.cl`` records them, shape (n, 2): a key, which may occur often,
@@ -87,11 +87,11 @@ def affordable(spent: float, cost: float) -> int:
 
 
 def of_launch(total: float, touched: Sequence[float], accessed: Sequence[float]) -> float | None:
-    """Return the sum, over all groups of a launch, of the different bytes that a group touches.
+    """Return the sum, over all groups of a launch, of the distinct bytes that a group touches.
 
     Args:
         total: bytes that the launch accesses.
-        touched: different bytes of each drawn group.
+        touched: distinct bytes of each drawn group.
         accessed: bytes that each drawn group accesses.
 
     Returns:

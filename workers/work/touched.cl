@@ -1,4 +1,4 @@
-// What is recorded of addresses: the bytes that a work-group touches, and atomics on one address.
+// Records of addresses: the bytes that a work-group touches, and the atomics on each address.
 //
 // -- the bytes of a group: sectors, with a bit for each of their bytes ----------------------------
 //
@@ -6,7 +6,7 @@
 // direct-mapped table of LP_TOUCHED_TABLE sectors; and a log of LP_TOUCHED_LOG sectors that other
 // sectors displaced from the table. An entry is a key (group, buffer, sector) and a bit for each
 // byte; the log may hold a key several times. When the log is full, it keeps only the sectors whose
-// hash has one more 0 at its end, and each of these counts for twice as many. reuse.py merges the
+// hash has one more 0 at its end, and each kept sector counts twice as much. reuse.py merges the
 // entries. This is one short function, because that compiles twice as fast.
 #define LP_TOUCHED_AT(n) (touched + 2 + 2 * (n))
 __attribute__((noinline)) void lp_mark(lp_ctx *c, uint k, ulong at, ulong bytes)

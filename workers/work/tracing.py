@@ -29,10 +29,10 @@ from workers.work.units import Grid, grid_of
 COLUMNS, ROWS = 128, 64
 """Maximum columns and rows of a histogram."""
 MOST_ITEMS, MOST_GROUPS = 4096, COLUMNS
-"""Maximum work-items and work-groups of a launch that run. The work-items are as many as in a
-count."""
+"""Maximum work-items and work-groups of a launch that run. A count runs as many
+work-items."""
 _MOST_TURNS = 2**24
-"""Maximum turns of all loops of one run, which take a second or two."""
+"""Maximum loop iterations of one run; so many take a second or two."""
 _HEAD_WORDS = 8
 _LOW, _HIGH, _ACCESSES, _OUTSIDE, _FIRST, _SHIFT, _LIMIT = range(7)
 """The words at the head of the record of one buffer and use (``traced.cl``)."""
@@ -57,7 +57,7 @@ def trace_accesses(
         kernel: the kernel with its signature.
         config: a launch config of the kernel.
         device: a CPU device.
-        without_barriers: run work-items one after another although they meet at barriers.
+        without_barriers: run work-items one after another even if they meet at barriers.
 
     Raises:
         DeviceFailure: The device's context was lost (sticky); its process can run nothing more.
@@ -113,7 +113,7 @@ def _traced(
 
 
 def traced_copy(kernel: Kernel, *, without_barriers: bool) -> CountedCopy:
-    """Return the counted copy of a kernel with the hook that notes each access.
+    """Return a kernel's counted copy, with the hook that records each access.
 
     Raises:
         UnresolvedError: The copy cannot be made.
@@ -158,7 +158,8 @@ class _Launch:
         self._lanes = math.prod(config.local_size)
         if copy.is_grouped and self._lanes > loaded.max_lanes:
             raise UncountedError(
-                f"work-groups of {self._lanes}: the device runs at most {loaded.max_lanes}"
+                f"a work-group has {self._lanes} work-items, but the CPU device runs at most "
+                f"{loaded.max_lanes} of this kernel"
             )
         self._grid: Grid = grid_of(self._groups, self._lanes, by_groups=copy.by_groups)
         self._buffers = _buffers(kernel, config, copy)
@@ -176,7 +177,7 @@ class _Launch:
         chosen = spread_groups(self._grid.num_groups, self._lanes, most=affordable)
         launch = group
         if len(chosen) > 1:
-            # If the others run far more turns than the middle group, show only the middle group.
+            # If other groups make far more loop iterations, show only the middle group.
             with contextlib.suppress(UncountedError):
                 launch, _ = self._view(chosen)
         if not group.maps and launch.maps:
@@ -189,7 +190,7 @@ class _Launch:
         )
 
     def _view(self, groups: Sequence[int]) -> tuple[AccessView, int]:
-        """Return what some work-groups access, and how many turns their loops made."""
+        """Return what some work-groups access, and how many iterations their loops made."""
         notes = self._blank()
         ranges, turns = self._run(groups, notes)
         items_a_column = -(-len(groups) * self._lanes // COLUMNS)

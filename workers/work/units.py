@@ -1,10 +1,11 @@
 """The units of a launch, and fair samples of them.
 
-A *unit* is a warp: 32 neighbouring work-items of a group. It is a whole work-group if work-items
-meet at barriers or ask for their position in the group. Samples come from a low-discrepancy
-sequence over the dimensions of the NDRange (Richtmyer's: steps are square roots). Small random
-shifts keep the sequence from matching a period of the kernel. Any first n places of the sequence
-are a fair sample. ``cuts.py`` divides a launch into parts whose work-items do different things.
+A *unit* is a warp: 32 neighbouring work-items of a group. If work-items meet at barriers or ask for
+their position in the group, a unit is a whole work-group instead. Samples come from a
+low-discrepancy sequence over the dimensions of the NDRange (Richtmyer's: steps are square roots).
+Small random shifts keep the sequence from matching a period of the kernel. Any first n places of
+the sequence are a fair sample. ``cuts.py`` divides a launch into parts whose work-items do
+different things.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from workers.plan.inputs import mix32
 
 WARP = 32
 _STEPS = (2**0.5, 3**0.5, 5**0.5, 7**0.5)
-"""Steps of the sequence. For samples of 60 to 110 units of a triangle of 32 x 8 groups with 32
-warps each, these steps gave half the error of Roberts' sequence."""
+"""Steps of the sequence. In a triangle of 32 x 8 groups with 32 warps each, samples of 60 to 110
+units had half the error that they had with Roberts' sequence."""
 _JITTER = 1 / 64
 Place = tuple[int, ...]
 """A unit's coordinates along ``Grid.sides``."""
@@ -27,7 +28,7 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """``num_lanes`` work-items from ``first_lane`` on, in the group of linear number ``group``."""
+    """``num_lanes`` work-items from ``first_lane`` on, in the group with the number ``group``."""
 
     group: int
     first_lane: int

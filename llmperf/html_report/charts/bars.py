@@ -22,7 +22,7 @@ _ROW_HEIGHT = 17.0
 _BAR_HEIGHT = 11.0
 _MAX_LABEL = 22
 _LOW_ENDS = 100.0
-"""Factor by which the axis ends below the smallest value; intervals that reach lower are cut."""
+"""The axis begins at most this factor below the smallest value; lower interval ends are cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +163,9 @@ def interval_chart(
 def error_scale(rows: Sequence[IntervalRow], label: str, formatter: Formatter) -> Scale:
     """Return a logarithmic scale over all values and interval ends.
 
-    A baseline can have an error of 1,500 % where a good model has 5 %: on a linear axis good models
-    would be indistinguishable. Interval ends below a hundredth of the smallest value are drawn at
-    the left edge.
+    A baseline can have an error of 1,500 % where a good model has 5 %, so on a linear axis good
+    models could not be told apart. Interval ends below a hundredth of the smallest value are drawn
+    at the left edge.
     """
     values = np.array([row.value for row in rows])
     positive = values[np.isfinite(values) & (values > 0)]

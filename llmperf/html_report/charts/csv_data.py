@@ -1,4 +1,4 @@
-"""The numbers behind a chart as a CSV link, without a script or a second file.
+"""CSV links that contain the numbers of a chart, so that a page needs no script or second file.
 
 Owns the record of drawn rows, the CSV text and its ``data:`` address. Values are plain numbers in
 the unit that the column's name states. They have six significant digits, which is finer than any

@@ -1,4 +1,4 @@
-"""Heat maps: how often something happens in each cell of a grid, by the shade of one colour.
+"""Heat maps: the shade of a colour shows how often something happens in each cell of a grid.
 
 Owns the cells, the axis of bytes and the tooltips of columns. Neighbouring cells of one shade in a
 column are drawn as one shape, so that a page with a dense map stays small.
@@ -122,7 +122,7 @@ def shades_of(most: int) -> list[tuple[int, int, int]]:
 
 
 def runs(cells: Cells, fewest: int, above: int) -> list[tuple[int, int, int]]:
-    """Return the runs of neighbours in a column with counts from ``fewest`` to below ``above``.
+    """Return runs of neighbouring cells in a column, with counts from ``fewest`` to ``above`` - 1.
 
     Returns:
         For each run: column, first row, and last row plus 1.

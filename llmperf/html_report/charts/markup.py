@@ -21,8 +21,8 @@ _INVISIBLE = re.compile(
 
 _FILE_WORDS = 6
 _MANY = 6
-"""Number of columns from which a table does not fit a phone. Browsers that cannot detect an
-overflow show a note that the table scrolls."""
+"""A table with at least this number of columns does not fit on a phone. Browsers that cannot detect
+an overflow show a note that the table scrolls."""
 _LONG_ROWS = 30
 """Number of rows above which a table may be split over pages in print."""
 
@@ -51,7 +51,7 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def escape(text: str) -> Html:
-    """Return :class:`Html` unchanged, other text escaped and with invisible characters shown.
+    """Return :class:`Html` unchanged; escape other text, and show its invisible characters.
 
     >>> str(escape('<b>"x"</b>'))
     '&lt;b&gt;&quot;x&quot;&lt;/b&gt;'
@@ -62,7 +62,7 @@ def escape(text: str) -> Html:
 
 
 def shorten(text: str, limit_chars: int) -> str:
-    """Return ``text`` in at most ``limit_chars`` characters, its middle left out if too long.
+    """Return ``text`` in at most ``limit_chars`` characters; a longer text loses its middle.
 
     >>> shorten("abcdefghij", 7)
     'abc…hij'

@@ -89,7 +89,7 @@ _USUAL = Shape()
 
 
 def thin(num_points: int, limit: int = MAX_POINTS) -> Ints:
-    """Return the indices of the points to draw: all, or ``limit`` evenly spaced ones."""
+    """Return the indices of the points to draw: all, or ``limit`` evenly spaced points."""
     if num_points <= limit:
         return np.arange(num_points)
     return np.unique(np.linspace(0, num_points - 1, limit).round().astype(np.int64))
@@ -158,8 +158,8 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
     for index, (value, words) in enumerate(shown):
         place = frame.at_y(value)
         canvas.line(frame.left, place, frame.right, place, "guide")
-        # The text stands below the lowest of several lines, and below a line near the top, where
-        # the axis label stands. Otherwise it stands above its line.
+        # The text is below its line if this is the lowest of several lines, or is near the top,
+        # where the axis label is. Otherwise the text is above its line.
         below = (len(shown) > 1 and index == 0) or place < frame.top + 14
         canvas.text(frame.left + 4, place + (11 if below else -4), words, "note")
 

@@ -134,7 +134,7 @@ def share(part: float, whole: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction in percent with one decimal, more below 1 %.
+    """Return a fraction in percent with one decimal, or with more decimals below 1 %.
 
     >>> [percent(value).replace(SPACE, " ") for value in (0.123, 0.0012, 1.0)]
     ['12.3 %', '0.12 %', '100 %']
@@ -293,7 +293,7 @@ def _fact_number(name: str, value: float) -> str:
 
 
 def quantiles(values: Floats, *fractions: float) -> list[float]:
-    """Return quantiles of the finite values; NaN without finite values."""
+    """Return quantiles of the finite values; NaN if there are none."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return [math.nan] * len(fractions)
@@ -301,5 +301,5 @@ def quantiles(values: Floats, *fractions: float) -> list[float]:
 
 
 def median(values: Floats) -> float:
-    """Return the median of the finite values; NaN without finite values."""
+    """Return the median of the finite values; NaN if there are none."""
     return quantiles(values, 0.5)[0]

@@ -69,7 +69,8 @@ def macros_section(view: CorpusView, stats: CorpusStats) -> Html:
     caption = (
         f"Definitions in the build options (n = {count(len(stats.macros))}, in "
         f"{count(stats.num_with_macros)} kernels; the {len(rows)} commonest). A name without a "
-        "value is 1. The values are guesses that make the kernel compile, not those of its author."
+        "value is defined as 1. The values are guesses that make the kernel compile, not the "
+        "values that its author used."
     )
     headers = ("Definition", "Kernels", "For example", "In")
     return section(title, anchor, table(caption, headers, rows, align="wrww"))
@@ -96,7 +97,8 @@ def _codes(view: CorpusView, stats: CorpusStats) -> Html:
     number = sum(stats.failures_by_code.values())
     caption = (
         f"Kernels that cannot be launched, by code (n = {count(number)} of "
-        f"{count(stats.num_kernels)}). Each gives one failed row in a dataset."
+        f"{count(stats.num_kernels)}). Each such kernel gives one failed row in a "
+        "dataset."
     )
     headers = ("Code", "Kernels", "Share", "Arguments read", "Meaning")
     listed = table(caption, headers, rows, align="lrrrp")
@@ -121,7 +123,9 @@ def _examples(code: FailureCode, kernels: Sequence[Kernel]) -> Html:
             head += f" · and {count(len(same) - 1)} more for the same reason"
         detail = kernel.failure.detail if kernel.failure else ""
         parts.append(join([paragraph(head), listing(shorten(detail, _DETAIL_CHARS))]))
-    return details(f"{code.value}: {len(parts)} examples of {count(len(kernels))} kernels", *parts)
+    return details(
+        f"{code.value}: {len(parts)} of {count(len(kernels))} kernels as examples", *parts
+    )
 
 
 def _refused(view: CorpusView) -> Html:

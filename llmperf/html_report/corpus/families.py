@@ -57,8 +57,9 @@ def _sizes(members: dict[str, list[Kernel]], stats: CorpusStats) -> Html:
         f"Families by their number of kernels: {counted(stats.num_families, 'family', 'families')} "
         f"(left) with {counted(stats.num_kernels, 'kernel')} (right); "
         f"{share(alone, stats.num_kernels)} of the kernels have no near duplicate. Two sources are "
-        "near duplicates if at least 85 % of their runs of five tokens are equal, without comments "
-        "and with names replaced. Kernels that a chain of near duplicates connects are one family."
+        "near duplicates if at least 85 % of their runs of five tokens are equal after comments "
+        "are removed and names are replaced. Kernels that a chain of near duplicates connects are "
+        "one family."
     )
     return figure(charts, caption)
 

@@ -52,7 +52,7 @@ def _provenance(view: CorpusView, stats: CorpusStats) -> Html:
     ]
     analysed = sum(one.analysis is not None for one in view.corpus.kernels)
     facts.append(("Kernels with a memory analysis", count(analysed)))
-    return definition_table("Identity of the corpus. It does not depend on paths.", facts)
+    return definition_table("Identity of the corpus. The SHA-256 does not depend on paths.", facts)
 
 
 def _suites(view: CorpusView) -> Html:
@@ -74,6 +74,7 @@ def _suites(view: CorpusView) -> Html:
     ]
     caption = (
         f"Kernels by suite, largest first (n = {count(len(view.corpus.kernels))}). A suite has "
-        "the name that was given when the corpus was built, or else that of the folder or archive."
+        "the name that was given when the corpus was built, or else the name of the folder or "
+        "archive."
     )
     return join([figure(charts, caption, legend=legend(_OUTCOMES), columns=1)])

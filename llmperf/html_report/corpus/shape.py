@@ -82,8 +82,8 @@ def _arguments(signatures: Sequence[Signature]) -> Html:
     ]
     caption = (
         f"Arguments of {count(len(signatures))} kernels (n = {count(len(arguments))} arguments). "
-        "Right: the type without typedefs; for a buffer, the type of one element. A structure of "
-        "one scalar type counts as that type."
+        "Right: the type with typedefs resolved; for a buffer, the type of one element. A "
+        "structure of one scalar type counts as that type."
     )
     return figure(charts, caption, legend=legend(_PARTS))
 

@@ -81,9 +81,9 @@ def checks_section(facts: DatasetFacts) -> Html:
     )
     caption = (
         f"Checks of the ok rows, n = {count(total)}. The first three checks need extra launches "
-        "with other inputs. These are made for three launch configs of a task only (the "
-        "smallest, the largest and another one), so most rows were not checked. A row that fails "
-        "a check is kept and flagged."
+        "with other inputs. LLMPerf makes these launches for only three launch configs of a "
+        "task (the smallest, the largest and another one), so most rows were not checked. "
+        "A row that fails a check is kept and flagged."
     )
     headers = ("Check", "Yes", "No", "Not checked", "Yes, of checked", "Meaning")
     listed = table(f"Checks of the ok rows (n = {count(total)}).", headers, rows, align="lrrrrp")

@@ -71,7 +71,9 @@ def _by_kernel(facts: DatasetFacts) -> Html:
         )
         for i in order[:_MAX_TABLE]
     ]
-    which = f"; the {_MAX_TABLE} with the lowest share ok" if len(names) > _MAX_TABLE else ""
+    which = (
+        f"; the {_MAX_TABLE} with the lowest share of ok rows" if len(names) > _MAX_TABLE else ""
+    )
     listed = details(
         "Table: rows by kernel and status",
         table(
@@ -101,8 +103,8 @@ def _kernel_bars(bars: list[Bar], parts: Sequence[StatusPart], words: str) -> Ht
         if piece
     ]
     caption = (
-        "Status of the rows of each kernel, sorted by the share of ok rows, lowest first, down the "
-        f"columns. {words} Kernels without rows are not shown."
+        "Status of the rows of each kernel. Kernels are sorted by their share of ok rows, lowest "
+        f"first, down the columns. {words} Kernels without rows are not shown."
     )
     return figure(charts, caption, legend=legend(names, colours=[part.colour for part in parts]))
 

@@ -71,7 +71,7 @@ class DatasetFacts:
         return ordered(self.samples.status, STATUS_ORDER)
 
     def status_parts(self) -> list[StatusPart]:
-        """Return one part for ok, one for each of the commonest failures, one for all others."""
+        """Return a part for ok, one for each of the commonest failures, and one for the others."""
         counts = self.samples.status.counts()
         failures = [name for name in self.statuses if name != OK_STATUS]
         common = set(sorted(failures, key=lambda name: (-counts[name], name))[:_MAX_FAILURE_PARTS])

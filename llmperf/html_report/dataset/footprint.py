@@ -114,7 +114,7 @@ def footprint_figure(facts: DatasetFacts) -> Html:
         f"Footprint bandwidth against footprint; n = {count(int(drawn.sum()))}. The footprint is "
         "the size of all global and constant buffers of a launch; the footprint bandwidth is the "
         "footprint divided by the warm median time. The footprint is not the traffic: reuse and "
-        "partly touched buffers lift points above the bandwidth of the memory. Right: the same "
+        "partly touched buffers can lift points above the bandwidth of the memory. Right: the same "
         "bandwidths by regime. Dashed: measured peaks on which all devices agree. Not shown: "
         f"{count(left_out)} timed rows without buffers of known size."
     )

@@ -182,7 +182,7 @@ def _devices(facts: DatasetFacts) -> Html:
     caption = (
         f"Devices (n = {count(devices.num_rows)}). Peaks were measured by LLMPerf's kernels before "
         "the run, not taken from data sheets. A peak is the best of several rounds; the number in "
-        "brackets is (best - median round) / best. A dash means not measured."
+        "brackets is (best - median round) / best. A dash means that the value was not measured."
     )
     headers, rows = _device_cells(facts)
     if devices.num_rows <= _TURNED_DEVICES:

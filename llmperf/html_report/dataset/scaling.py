@@ -130,7 +130,9 @@ def _small_multiples(facts: DatasetFacts) -> Html:
         f"{_POINTS_A_KERNEL} evenly spaced points per kernel are drawn."
     )
     if facts.num_classes() > 1:
-        caption += f" Only device class {facts.commonest_class()}, which has the most rows."
+        caption += (
+            f" Only device class {facts.commonest_class()} is shown; it has the most timed rows."
+        )
     if guides.at_x:
         caption += " Dashed: 1 and 20 work-groups per compute unit, where regimes change."
     names = [name for _, _, name in GROUP_BINS]

@@ -68,7 +68,8 @@ def calibration_section(facts: EvaluationFacts) -> Html:
     """Return coverage and residuals."""
     title, anchor = "Calibration and residuals", "calibration"
     if not any(facts.rows_of(model).any() for model in facts.models):
-        return section(title, anchor, nothing_to_show(title, "no prediction has two usable times"))
+        reason = "no prediction has a usable measured and a usable predicted time"
+        return section(title, anchor, nothing_to_show(title, reason))
     models = [model for model in facts.models if (facts.rows_of(model) & facts.has_interval).any()]
     if not models:
         missing = nothing_to_show("Interval coverage", "no model gave intervals (low_ns, high_ns)")
@@ -104,7 +105,7 @@ def _coverage_row(facts: EvaluationFacts, label: str, rows: Bools) -> IntervalRo
 
 
 def _family_row(facts: EvaluationFacts, model: str) -> IntervalRow:
-    """Return the mean coverage over families, in which every family counts once."""
+    """Return the mean over families of each family's coverage."""
     rows = facts.rows_of(model) & facts.has_interval
     _, family = np.unique(facts.family.codes[rows], return_inverse=True)
     shares = np.bincount(family, _inside(facts, rows)) / np.bincount(family)
@@ -174,7 +175,7 @@ def _coverage_table(
         for row in (*by_model, *by_decade)
     ]
     headers = (
-        "Model, or decade of the primary one",
+        "Model, or time decade of the primary model",
         "Launches",
         "Coverage",
         "95 % interval",
@@ -269,7 +270,7 @@ def _residuals(facts: EvaluationFacts) -> Html:
     }
     caption = (
         f"Residuals by model: predicted ÷ measured time on a logarithmic axis, {facts.shown_split} "
-        "split, common y axis. Left of the line predictions are too short. "
+        "split, common y axis. Left of the line, predictions are too short. "
         "Ratios beyond 16\u00d7 are counted in the outermost bins (primary model: "
         f"{share(beyond[drawn[0]], values[0].size)})."
     )

@@ -53,10 +53,10 @@ _SQUARE = Shape(width=262.0, height=262.0)
 
 
 def errors_section(facts: EvaluationFacts) -> Html:
-    """Return predicted against measured, and errors by group."""
+    """Return plots of predicted against measured times, and the errors by group."""
     title, anchor = "Predictions and errors", "errors"
     if not facts.rows_of(facts.primary_model).any():
-        reason = "no prediction of the primary model has two usable times"
+        reason = "the primary model has no prediction with usable measured and predicted times"
         return section(title, anchor, nothing_to_show(title, reason))
     return section(title, anchor, _scatters(facts), _groups_figure(facts), _families(facts))
 
@@ -176,7 +176,7 @@ def _model_table(facts: EvaluationFacts) -> Html:
     headers = ("Group", "Launches", *(shorten(model, 24) for model in facts.models[:_MAX_MODELS]))
     caption = (
         f"Median absolute percentage error by time decade and regime, {facts.shown_split} split. "
-        "Launches: of the primary model."
+        "The column Launches counts those of the primary model."
     )
     return table(caption, headers, rows)
 

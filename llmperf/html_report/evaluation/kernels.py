@@ -86,7 +86,7 @@ def kernels_section(facts: EvaluationFacts) -> Html:
     title, anchor = "Worst kernels", "worst-kernels"
     worst = worst_kernels(facts)
     if not worst:
-        reason = "no prediction of the primary model has two usable times"
+        reason = "the primary model has no prediction with usable measured and predicted times"
         return section(title, anchor, nothing_to_show(title, reason))
     charts = [_panel(facts, kernel) for kernel in worst]
     has_sizes = bool(np.isfinite(facts.work_groups[facts.rows_of(facts.primary_model)]).any())

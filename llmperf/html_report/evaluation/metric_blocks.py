@@ -63,7 +63,7 @@ HEADINGS = {
     "spearman_median": "Spearman, median",
     "regret_mean_percent": "Regret, mean",
     "regret_median_percent": "Regret, median",
-    "regret_random_percent": "Regret of chance",
+    "regret_random_percent": "Regret of a random choice",
     "coverage": "Coverage",
     "family_coverage": "Coverage by family",
     "families_covered": "Families covered",
@@ -94,7 +94,7 @@ class Block:
 def find_blocks(
     metrics: Mapping[str, object], models: Iterable[str], splits: Iterable[str]
 ) -> list[Block]:
-    """Return every block in ``metrics``; known models and splits are recognised in its keys."""
+    """Return every block in ``metrics``; known models and splits are recognised in the keys."""
     known_models, known_splits = set(models), set(splits)
     blocks = []
     for path, values in _walk(metrics, (), 0):
@@ -124,7 +124,7 @@ def _walk(
 
 
 def _estimates(node: Mapping[object, object]) -> dict[str, Estimate]:
-    """Return the numbers directly in a mapping, with intervals from its interval keys."""
+    """Return the mapping's own numbers (not nested ones), with intervals from its interval keys."""
     intervals = next(
         (node[key] for key in _INTERVAL_KEYS if isinstance(node.get(key), Mapping)), {}
     )
@@ -191,7 +191,7 @@ def heading(name: str) -> str:
 
 
 def cell(name: str, estimate: Estimate | None) -> str:
-    """Return a metric with its unit, and below it its interval: 12.3 %, 10.1 to 15.2."""
+    """Return a metric with its unit and, below it, its interval: 12.3 %, 10.1 to 15.2."""
     if estimate is None or not math.isfinite(estimate.value):
         return NO_VALUE
     if name.startswith("num_"):

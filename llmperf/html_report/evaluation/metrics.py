@@ -126,7 +126,7 @@ def _tiles(facts: EvaluationFacts) -> Html:
 
 
 def _stamp(facts: EvaluationFacts) -> Html:
-    """Return the evaluation's own warning: that rows were seen in training."""
+    """Return the evaluation's own warning, which says that rows were seen in training."""
     words = facts.view.run.get("stamp")
     return tag("p", str(words), class_="warning") if words else Html("")
 
@@ -138,8 +138,8 @@ def _few_families(facts: EvaluationFacts) -> Html:
         return Html("")
     families = counted(num_families, "kernel family", "kernel families")
     words = (
-        f"The {facts.shown_split} split has {families} only: with other families these numbers "
-        "could be very different."
+        f"The {facts.shown_split} split has only {families}, so these numbers could be very "
+        "different with other families."
     )
     return tag("p", words, class_="warning")
 
@@ -204,7 +204,7 @@ def _population(block: Block) -> str:
 
 
 def _metric_tables(blocks: list[Block], caption: str) -> Html:
-    """Return the main metrics, and the others folded, as all are too wide for a page."""
+    """Return the main metrics, and the others folded, because one table of all is too wide."""
     names = metric_names(blocks)
     main = [name for name in names if name in _MAIN] or names
     others = [name for name in names if name not in main]
@@ -287,16 +287,18 @@ def _interval_row(block: Block, estimate: Estimate, with_split: bool, name: str)
 
 def _recomputed(facts: EvaluationFacts, blocks: list[Block], is_second: bool) -> Html:
     if not blocks:
-        return nothing_to_show("Recomputed metrics", "no prediction has two usable times")
+        reason = "no prediction has a usable measured and a usable predicted time"
+        return nothing_to_show("Recomputed metrics", reason)
     num_bad = int((~facts.usable).sum())
     caption = (
-        "Metrics recomputed by this page from the predictions, all launches"
+        "Metrics of all launches, recomputed from the predictions for this page"
         + (
             ""
             if is_second
             else f"; in small print: bootstrap over kernel families, {_REPLICATES} draws"
         )
-        + f". {count(num_bad)} predictions without two positive times are left out. "
+        + f". {count(num_bad)} predictions without a positive measured and predicted time are left "
+        "out. "
         "Launches timed in batches are included here, but may be left out of the evaluation's own "
         "metrics."
     )

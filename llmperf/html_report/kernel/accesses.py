@@ -49,7 +49,7 @@ _COLUMNS = (
 
 
 def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str, Any]]) -> Html:
-    """Return the maps of a kernel's buffers, or why there are no maps; nothing if not asked for.
+    """Return the maps of a kernel's buffers, or why there are none; empty if none was requested.
 
     Args:
         found: trace of the kernel, or why it has no trace; None if the user did not ask for it.
@@ -89,7 +89,7 @@ def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str
 
 
 def _key(one: AccessMap) -> tuple[int, int]:
-    """Return the position and use of a map, by which the maps of a view differ and are ordered."""
+    """Return the position and use of a map; they identify and order the maps of a view."""
     return one.position, list(AccessUse).index(one.use)
 
 
@@ -250,8 +250,9 @@ def _caption(trace: AccessTrace, num_keys: int) -> str:
     if trace.group is not None:
         words.append(f", and {_where(trace.group)} alone")
     words.append(
-        ". Work-items of a group follow each other by local linear id, as in warps. Traced by a virtual launch on a CPU: "
-        "accesses of the source, before any cache."
+        ". Work-items of a group follow each other by local linear id, as in warps. "
+        "The accesses were traced by a virtual launch on a CPU: they are those of the source, "
+        "before any cache."
     )
     outside = sum(one.num_outside for one in trace.launch.maps)
     if outside:
@@ -259,7 +260,9 @@ def _caption(trace: AccessTrace, num_keys: int) -> str:
             f" {counted(outside, 'access', 'accesses')} outside of the buffers are not drawn."
         )
     if num_keys > _MOST_ROWS:
-        words.append(f" The first {_MOST_ROWS} of {num_keys} buffers and uses.")
+        words.append(
+            f" Only the first {_MOST_ROWS} of {num_keys} pairs of a buffer and a use are shown."
+        )
     if trace.without_barriers:
         words.append(" In this trace, work-items did not wait for each other at barriers.")
     return "".join(words)

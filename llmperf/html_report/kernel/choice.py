@@ -29,7 +29,7 @@ class UnknownKernelError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """The primary model's predictions, one value per sample; NaN for samples without one."""
+    """The primary model's predictions, one value per sample; NaN for samples without prediction."""
 
     model: str
     predicted_ns: Floats

@@ -154,7 +154,9 @@ def launch_table(facts: DatasetFacts, launches: Launches, predicted: Predicted) 
     caption += ", evenly spaced by work-items" if len(body) < timed.size else ""
     if len(launches.argument_names) > len(names):
         caption += f"; the first {len(names)} of {len(launches.argument_names)} arguments"
-    caption += ". An argument with [] is a buffer, in elements. The CSV has all rows. "
+    caption += (
+        ". An argument with [] is a buffer; its number of elements is given. The CSV has all rows. "
+    )
     return table(join([caption, link]), headers, body, align="ll")
 
 

@@ -188,7 +188,7 @@ def _sections(
             extents_table(row),
             facts.kernels.source_listing(kernel.kernel_id, "Source"),
             tag("p", tag("a", "Back to the index of kernels", href=f"#{ANCHOR}"), class_="back"),
-            # The id is inside the folded element: browsers unfold the parents of a link's target.
+            # The id is inside the folded element, because browsers unfold a link target's parents.
             id=anchor(kernel.kernel_id),
         )
         summary = join([tag("b", label), f" {_summary(facts, kernel)}"])

@@ -90,6 +90,6 @@ def work_by_kind(facts: DatasetFacts, rows: Ints) -> Html:
     chart = stacked_bar_chart(bars, tuple(KINDS), words, label="Share of operations and accesses")
     caption = (
         "Work by kind: operations per lane and memory accesses of the smallest, the middle and the "
-        "largest launch, counted by a virtual launch. n: their total number."
+        "largest launch, counted by a virtual launch. n: total number of operations and accesses."
     )
     return figure([chart], caption, legend=legend(tuple(KINDS)), columns=1)

@@ -19,7 +19,7 @@ STORE_SETTINGS = (
     "AWS_DEFAULT_REGION",
     "AWS_CA_BUNDLE",
 )
-"""An allowlist, so that a new secret of boto3 is never passed on by accident."""
+"""An allowlist, so that no secret of a newer boto3 is passed on by accident."""
 
 
 def store_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -41,7 +41,7 @@ class StoreError(LlmperfError):
 
 
 class StoreLostError(StoreError):
-    """The dataset's place is gone, or another folder has its name: an unmount, or a move."""
+    """The dataset's place is gone, or another folder has its name (after an unmount or move)."""
 
 
 class AccessDeniedError(StoreError):
@@ -60,7 +60,7 @@ class Filesystem(Protocol):
         ...
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
+        """Create ``name`` with ``data``, durably; if it exists, change nothing and return False."""
         ...
 
     def replace(self, name: str, data: bytes) -> None:
@@ -68,7 +68,7 @@ class Filesystem(Protocol):
         ...
 
     def pin(self, name: str) -> None:
-        """Require from now on that this place, known by the content of file ``name``, is the same.
+        """Pin this place, recognised by the content of the file ``name``: it must stay the same.
 
         Later writes never land in another place with the same name.
 
@@ -106,7 +106,10 @@ class Filesystem(Protocol):
         ...
 
     def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock ``name`` now; creates nothing, so readers may ask."""
+        """Whether a process holds the lock ``name`` now.
+
+        Creates no lock file, so code that may only read the dataset can call this method, too.
+        """
         ...
 
 
@@ -147,7 +150,7 @@ class PosixFilesystem:
             raise StoreError(f"cannot read {self.describe(name)}: {error.strerror}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
+        """Create ``name`` with ``data``, durably; if it exists, change nothing and return False."""
         target = self._path(name)
         with self._temporary(name, data) as temporary:
             try:
@@ -163,8 +166,8 @@ class PosixFilesystem:
                     f"has no hard links ({error.strerror}): choose a folder on a local disk or NFS "
                     "or an s3:// location"
                 ) from error
-            # Also if another process was first: a file that builds on the existing file must not
-            # outlive it in a power cut.
+            # Do this also if another process created the file first: a file that builds on the
+            # existing file must not outlive it in a power cut.
             _fsync_folder(target.parent)
         return is_new
 
@@ -246,7 +249,7 @@ class PosixFilesystem:
             os.close(descriptor)
 
     def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock ``name``; False if that is unknown. Creates nothing."""
+        """Whether a process holds the lock ``name``; False if unknown. Creates no lock file."""
         try:
             descriptor = open_lock_file(self._path(name), create=False)
         except (OSError, UnfitFileError):
@@ -319,7 +322,7 @@ class PosixFilesystem:
 
 
 def _open_lock(path: Path) -> int:
-    """Open a lock file; an existing one can be locked even in a read-only folder."""
+    """Open a lock file; an existing file can be locked even in a read-only folder."""
     try:
         _make_folder(path.parent)
         return open_lock_file(path, create=True)
@@ -344,7 +347,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def max_bytes_of(name: str) -> int:
-    """Return the largest size in bytes at which a file of a dataset is read."""
+    """Return the maximum size in bytes of a file of a dataset; larger files are not read."""
     return _MAX_SHARD_BYTES if name.endswith(".parquet") else _MAX_OTHER_BYTES
 
 

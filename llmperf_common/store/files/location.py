@@ -58,7 +58,7 @@ def local_folder(location: Location) -> Path | None:
 def state_name(location: str) -> str:
     """Return the name of this machine's folder for an S3 dataset's ledger and event logs.
 
-    The same prefix at another endpoint is another dataset.
+    The same prefix at another endpoint is a different dataset.
     """
     place = location.rstrip("/")
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", place)[:80]

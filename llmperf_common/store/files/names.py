@@ -29,7 +29,10 @@ def checked_id(value: object, what: str) -> str:
     'a1b2'
     """
     if not isinstance(value, str) or _ID.fullmatch(value) is None:
-        raise ValueError(f"{what} {_shown(value)} is not an id: letters, digits and . _ : + - only")
+        raise ValueError(
+            f"{what} {_shown(value)} is not an id: only letters, digits and the characters '._:+-' "
+            "are allowed"
+        )
     return value
 
 

@@ -1,7 +1,7 @@
-"""The run lock of a dataset: collectors share it; sweep, compact, repair and merge hold it alone.
+"""The run lock of a dataset: shared by collectors, exclusive for sweep, compact, repair, merge.
 
-Owns the wait for the lock, and the message meanwhile. ``run.py`` and ``sweep.py`` say
-what the lock guards.
+Owns the wait for the lock, and the message during the wait. ``run.py`` and ``sweep.py`` say what
+the lock guards.
 """
 
 from __future__ import annotations

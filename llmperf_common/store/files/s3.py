@@ -47,7 +47,8 @@ _REQUESTS_AT_ONCE = 8  # requests are independent; boto3 keeps 16 connections
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
 _OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests about one object, which may be missing; a 404 to any other means: no S3 store."""
+"""Requests about one object, which may be missing. A 404 answer to any other request means that the
+server is not an S3 store."""
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -58,7 +59,7 @@ _ACCESS_CODES = frozenset(
 
 
 class _UnansweredError(StoreError):
-    """No answer came, so the request may have been carried out or not."""
+    """No answer came, so the request may or may not have been carried out."""
 
 
 class S3Filesystem:
@@ -95,16 +96,17 @@ class S3Filesystem:
             try:
                 answer = self._request("get_object", name, Key=self._key(name))
                 return self._whole(answer, name)
-            except self._errors.BotoCoreError as error:  # in the body: boto3 does not retry it
+            except self._errors.BotoCoreError as error:  # in the body, which boto3 does not retry
                 if attempt == _READ_ATTEMPTS - 1:
                     raise self._unanswered(error, name) from self._cause(error)
         raise AssertionError("the last attempt returns or raises")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create ``name`` with ``data``; False, and nothing changed, if it exists.
+        """Create ``name`` with ``data``; if it exists, change nothing and return False.
 
         Raises:
-            StoreError: Not created, or no answer says so; then a later call may return False.
+            StoreError: The object was not created, or no answer says whether it was. In the second
+                case it may exist, so a later call may return False.
         """
         mark = secrets.token_hex(16)
         was_repeated = False
@@ -124,8 +126,9 @@ class S3Filesystem:
             # 409: another write of this name was under way, so ours was dropped. Try again.
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
-            f"cannot create {self.describe(name)}: {_CONFLICT_ATTEMPTS} other writes of it were "
-            "under way (409): find what else writes there, then run the same command again"
+            f"cannot create {self.describe(name)}: another write of this name was under way at "
+            f"each of {_CONFLICT_ATTEMPTS} attempts (409): find out what else writes there, then "
+            "run the same command again"
         )
 
     def replace(self, name: str, data: bytes) -> None:
@@ -133,7 +136,7 @@ class S3Filesystem:
         self._put(name, data)
 
     def pin(self, name: str) -> None:
-        """Require from now on that this object keeps its content, as a bucket has no inode."""
+        """Pin this object: its content must stay the same (a bucket has no inode to compare)."""
         try:
             self._pinned = (name, self.read_bytes(name))
         except FileNotFoundError:
@@ -202,7 +205,7 @@ class S3Filesystem:
             self._request("delete_object", name, Key=self._key(name))
 
     def listing(self, folder: str) -> Listing:
-        """Return the objects directly under ``folder``, with times, and the server's time."""
+        """Return the objects directly under ``folder`` with their times, and the server's time."""
         start = self._folder_key(folder)
         modified = {}
         now = None
@@ -303,7 +306,7 @@ class S3Filesystem:
             arguments["ContinuationToken"] = token
 
     def _request(self, operation: str, name: str, **arguments: Any) -> Any:
-        """Make one request; raise LLMPerf's errors, but botocore's for a condition's 409 or 412."""
+        """Make one request; raise LLMPerf's errors, but for a condition's 409 or 412 botocore's."""
         try:
             return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
         except self._errors.ClientError as error:
@@ -350,8 +353,8 @@ class S3Filesystem:
                 "which must be the address of an S3 store"
             )
         return StoreError(
-            f"the store refused {where} ({status} {code}) after at most {_REQUEST_ATTEMPTS} "
-            "attempts: nothing committed is lost; run the same command again"
+            f"the store refused a request for {where} ({status} {code}) after at most "
+            f"{_REQUEST_ATTEMPTS} attempts: nothing committed is lost; run the same command again"
         )
 
     def _unanswered(self, error: Exception, name: str) -> StoreError:

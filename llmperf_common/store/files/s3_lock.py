@@ -4,23 +4,24 @@ Owns the objects' names, their heartbeat and the rule for dead holders. A lock i
 object for each claim, ``.run.lock/shared-0f3a…`` or ``.run.lock/exclusive-77b1…``. A process that
 claims the lock writes its object and lists the folder. The claim is granted if no other live claim
 conflicts with it. Listings are consistent (a listing that begins after a PUT has returned shows the
-object), so of two conflicting claims the later claim sees the earlier.
+object), so of two conflicting claims the later claim sees the earlier claim.
 
 Guarantee: two conflicting claims are not both granted while their holders reach the store every 90
-s. The guarantee does not cover a holder that was suspended or cut off for longer. It counts as dead
-by the server's clock (``LastModified`` against the ``Date`` of the listing), and may resume beside
-the next holder. In that case:
+s. The guarantee does not cover a holder that was suspended or cut off for longer. Such a holder
+counts as dead by the server's clock (``LastModified`` against the ``Date`` of the listing), and may
+resume beside the next holder. In that case:
 
 - published data stays whole, because commits and manifests rest on epochs, tokens and
   create-if-absent;
 - a sweep or compaction stops: ``S3Filesystem.remove`` refuses once the claim was not renewed for
-  0.7 of that time;
+  0.7 of those 90 s;
 - a collector that was suspended between writing and committing a shard may commit it although a
   sweep has moved it away; ``dataset verify`` names this shard
   (``docs/decisions/0030-conditional-put-and-locks-of-objects.md``).
 
 The object has the holder's process id, so processes of the same host, boot and container ignore a
-dead holder's claim at once. For all other processes, and after a boot, the claim runs out.
+dead holder's claim at once. For all other processes, and after the host has booted again, the claim
+lasts until it runs out.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _log = logging.getLogger(__name__)
 _EXCLUSIVE, _SHARED = "exclusive-", "shared-"
 _POLL_S = 0.3
 _SETTLE_S = 2.0
-"""Seconds for which a claim that does not wait gives conflicting claims of the same moment to
-withdraw."""
+"""Seconds for which a claim that does not wait stays, so that conflicting claims made at the same
+moment can withdraw."""
 _RENEWED_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockTiming:
-    """The interval of a claim's renewals, and the time without renewal after which it is dead."""
+    """The interval of a claim's renewals, and the time after which an unrenewed claim is dead."""
 
     heartbeat_s: float = 20.0
     stale_s: float = 90.0
@@ -128,7 +129,7 @@ class LockClaims:
 
 
 class _Claim:
-    """One attempt to hold a lock; ``name`` is never used again."""
+    """One attempt to hold a lock; the name of its object is never used again."""
 
     def __init__(self, store: LockStore, lock: str, *, exclusive: bool, timing: LockTiming) -> None:
         self._store = store
@@ -230,8 +231,8 @@ class _Claim:
     def _goes_before(self, rivals: list[str], *, wait: bool) -> bool:
         """Whether to stay and list again: of exclusive claims only the smallest name stays.
 
-        So one of the exclusive claims is granted. An exclusive claim that waits also stays when it
-        meets shared claims: later shared claims withdraw, and granted ones end by themselves.
+        So one of the exclusive claims is granted. An exclusive claim that waits also stays if there
+        are shared claims, because later shared claims withdraw, and granted ones end by themselves.
         """
         if not self._is_exclusive:
             return False

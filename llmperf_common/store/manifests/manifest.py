@@ -55,7 +55,7 @@ class ShardEntry:
     tasks: int
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an entry that LLMPerf would not write: a manifest may be foreign."""
+        """Raise ValueError for an entry that LLMPerf would not write, as in a foreign manifest."""
         checked_shard_name(self.name)
         for number in (self.rows, self.bytes, self.tasks):
             if type(number) is not int or not 0 <= number < _MAX_COUNT:
@@ -254,14 +254,13 @@ def parse_manifest(
         schema_version = int(document["schema_version"])
         if schema_version > SCHEMA_VERSION:  # checked first: other fields may be unknown
             raise NewerManifestError(
-                f"{where} has schema version {schema_version}, this LLMPerf reads up to "
-                f"{SCHEMA_VERSION}: upgrade LLMPerf"
+                f"{where} has schema version {schema_version}, but this LLMPerf reads versions up "
+                f"to {SCHEMA_VERSION}: upgrade LLMPerf"
             )
         references = document.get("segments", ())
         if len({str(one["name"]) for one in references}) < len(references):
-            raise ValueError(
-                "it names a segment twice"
-            )  # without this limit a hundred bytes could list 100,000 shards
+            # Without this check a manifest of a hundred bytes could list 100,000 shards.
+            raise ValueError("it names a segment twice")
         segments = tuple(
             load(one, read_bytes, lambda entry: ShardEntry(**entry)) for one in references
         )
@@ -327,7 +326,7 @@ def latest_manifest(fs: Filesystem) -> Manifest | None:
 
 
 def _newest_from(fs: Filesystem, version: int) -> Manifest:
-    """Read this version or a newer one: network file systems list late, but find names at once."""
+    """Read this version or a newer one, because network file systems may list new files late."""
     data = fs.read_bytes(manifest_name(version))
     while True:
         try:

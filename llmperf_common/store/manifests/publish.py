@@ -97,7 +97,9 @@ def publish(
         if base is None:
             base = Manifest(version=0, plan_hash=plan_hash, epoch=epoch)
         if base.plan_hash != plan_hash:
-            raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
+            raise StoreError(
+                f"{fs.describe()} belongs to another plan ({base.plan_hash}, not {plan_hash})"
+            )
         if base.epoch > epoch:
             return StaleEpoch(base.epoch)
         new = base.with_shards([*entries, *admit(base)], epoch=epoch)

@@ -78,8 +78,8 @@ def read_run(fs: Filesystem) -> RunRecord | None:
             int(document["schema_version"]) > SCHEMA_VERSION
         ):  # other fields may be unknown to this version
             raise StoreError(
-                f"{fs.describe(RUN_FILE)} has schema version {document['schema_version']}, this "
-                f"LLMPerf reads up to {SCHEMA_VERSION}: upgrade LLMPerf"
+                f"{fs.describe(RUN_FILE)} has schema version {document['schema_version']}, but "
+                f"this LLMPerf reads versions up to {SCHEMA_VERSION}: upgrade LLMPerf"
             )
         classes = tuple(
             DeviceClass(**{**item, "max_work_item_sizes": tuple(item["max_work_item_sizes"])})
@@ -148,13 +148,13 @@ def _check_empty(fs: Filesystem) -> None:
         foreign and RUN_FILE not in names
     ):  # checks RUN_FILE: another collector may have created it just now
         raise ForeignRunError(
-            f"{fs.describe()} has no run.json but other files ({', '.join(foreign[:3])}): "
+            f"{fs.describe()} has no run.json, but it has other files ({', '.join(foreign[:3])}): "
             "choose an empty or new folder for --out"
         )
 
 
 def _difference(found: RunRecord, wanted: RunRecord) -> str:
-    """Return what differs; the likeliest difference is named first."""
+    """Return the first difference found; the likeliest one is looked for first."""
     if found.corpus_sha256 != wanted.corpus_sha256:
         return "its corpus differs"
     if found.device_classes != wanted.device_classes:
@@ -163,8 +163,8 @@ def _difference(found: RunRecord, wanted: RunRecord) -> str:
     if found.harness_version != wanted.harness_version:
         return (
             f"its times have version {found.harness_version} of the measuring code "
-            f"(harness_version) and this LLMPerf has version {wanted.harness_version}: one dataset "
-            "cannot mix versions, but this dataset stays readable"
+            f"(harness_version), but this LLMPerf has version {wanted.harness_version}: one "
+            "dataset cannot mix versions, but this dataset stays readable"
         )
     changed = []
     for section in ("plan", "timing"):

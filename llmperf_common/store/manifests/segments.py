@@ -6,8 +6,8 @@ can share a segment, and two publishers of the same segment write the same file.
 manifest names is an orphan. ``manifest.py`` defines the meaning of the entries.
 
 The tail is the part of the list in the manifest itself; it has fewer than ``SEALED_AT`` items.
-``FANOUT`` segments of similar size become one segment. So there are few segments, and an entry of N
-is written about log(N) times in all.
+``FANOUT`` segments of similar size become one segment. So there are few segments, and each of N
+entries is written about log(N) times in all.
 """
 
 from __future__ import annotations

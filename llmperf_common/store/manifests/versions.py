@@ -1,4 +1,4 @@
-"""Which earlier versions of a dataset are kept: the last 20, and one for each 15 min of a day.
+"""Which earlier versions of a dataset are kept: the last 20, and one per 15 min of the last day.
 
 Owns that rule. Removing a version removes no shard, because later versions list the same shards.
 ``compact.py`` has the rule for shards that a compaction has replaced.

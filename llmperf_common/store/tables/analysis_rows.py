@@ -40,7 +40,10 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def analysis_columns(analysis: Analysis | None) -> dict[str, Any]:
-    """Return a row's ``ANALYSIS_COLUMNS`` and ``INPUTS_COLUMN``; not analysed: an empty list."""
+    """Return a row's ``ANALYSIS_COLUMNS`` and ``INPUTS_COLUMN``.
+
+    If the kernel was not analysed, return only ``analysis``, as an empty list.
+    """
     if analysis is None:
         return {"analysis": []}
     return {

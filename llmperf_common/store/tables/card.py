@@ -61,7 +61,7 @@ def write_card(
         dataset: the dataset to describe.
         pretty_name: the card's title.
         license_name: Hugging Face's identifier of the licence; None states no licence, because
-            LLMPerf does not know that of the kernels.
+            LLMPerf does not know the licence of the kernels.
 
     Returns:
         The names of the files that stayed as they were.
@@ -107,7 +107,7 @@ def _may_replace(fs: Filesystem, name: str) -> bool:
 def _is_unmarked_card(text: str) -> bool:
     """Whether ``text`` is a card from before the marker.
 
-    A later card from which the user removed the marker is not.
+    A later card whose marker the user has removed does not count.
     """
     if not text.startswith("---\npretty_name: "):
         return False
@@ -264,7 +264,7 @@ def _caveats(stats: DatasetStats) -> str:
         by = ", ".join(f"{in_code(k)} {v:.2%}" for k, v in stats.censored_share_by_regime.items())
         lines.append(
             f"- Launches above the time budget have no time (`over_time_budget`): "
-            f"{stats.censored_share:.2%} of these and the timed launches together"
+            f"{stats.censored_share:.2%} of these launches and the timed ones together"
             + (f" ({by})." if by else ".")
             + " Long launches are thus under-represented."
         )
@@ -284,8 +284,8 @@ def _caveats(stats: DatasetStats) -> str:
             "Their rows are kept; a model may leave them out."
         )
     lines += [
-        "- `simple` sizes every buffer and integer scalar by the global size. A kernel that needs "
-        "other sizes may do other work than its author meant.",
+        "- The input strategy `simple` makes every buffer and integer scalar as large as the "
+        "global size. A kernel that needs other sizes may do other work than its author meant.",
         "- Split by `family_id`, not by row: near duplicates of one kernel share a family.",
         "- Failed launches are rows, too. Filter `status = 'ok'` for times.",
     ]

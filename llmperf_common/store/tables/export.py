@@ -69,7 +69,7 @@ def export(dataset: Dataset, out: Path, fmt: ExportFormat) -> list[Path]:
 def _write(dataset: Dataset, table: str, path: Path, fmt: ExportFormat) -> None:
     schema = TABLES[table] if fmt is ExportFormat.ARROW else _flat_schema(TABLES[table])
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(path.open("xb"))  # a path may be no UTF-8, which Arrow refuses
+        file = stack.enter_context(path.open("xb"))  # Arrow refuses a path that is not UTF-8
         writer = stack.enter_context(
             pa.ipc.new_file(file, schema)
             if fmt is ExportFormat.ARROW
@@ -81,7 +81,7 @@ def _write(dataset: Dataset, table: str, path: Path, fmt: ExportFormat) -> None:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; then link its file to ``path``, unless ``path`` exists by then."""
+    """Yield a temporary path; then link its file to ``path``. Raises OutputTaken if that exists."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
     try:
         yield temporary

@@ -19,8 +19,8 @@ from llmperf_common.records import SentinelReading
 
 NOISE_COLUMNS = ("status", "median_ns", "iqr_ns")
 JUDGED_FROM_NS, JUDGED_TO_NS = 100_000.0, 5_000_000.0
-"""Range of medians in ns that are judged. Shorter launches vary by the host's microseconds; longer
-launches have too few readings for an IQR."""
+"""Range of medians in ns that are judged. The times of shorter launches vary by microseconds
+because of the host; longer launches have too few readings for an IQR."""
 MAX_RELATIVE_IQR = 0.03
 """Limit for the median over rows of IQR / median. A quiet H200 has 0.005 at 0.1 to 1 ms
 (docs/explanation/measurement.md), two shared cores have 0.04 to 0.26."""

@@ -123,7 +123,7 @@ def _work_columns(work: Work | Failure | None) -> dict[str, Any]:
 
 
 def statistics_of(times: Sequence[float]) -> dict[str, float | None]:
-    """Return the columns that follow from ``time_ns``, by name; ``times``: one or more, in ns."""
+    """Return the columns that follow from ``time_ns``, by name; ``times`` (ns) is not empty."""
     return {
         "median_ns": statistics.median(times),
         "min_ns": min(times),

@@ -59,7 +59,7 @@ def join_keys(parts: Sequence[IdKeys]) -> IdKeys:
 
 
 def first_of_each(keys: IdKeys, rank: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Return which rows are kept: of each id the row of lowest ``rank``, among equals the first.
+    """Return which rows are kept: for each id the row of lowest ``rank``, the first of equal ranks.
 
     >>> keys = id_keys(pa.chunked_array([["0" * 20, "1" * 20, "0" * 20, "1" * 20]]))
     >>> first_of_each(keys, np.array([1, 0, 0, 0])).tolist()

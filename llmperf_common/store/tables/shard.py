@@ -192,5 +192,8 @@ def write_shard(fs: Filesystem, shard: ShardFile) -> ShardEntry:
     """
     fs.put_if_absent(shard.name, shard.data)
     if fs.read_bytes(shard.name) != shard.data:
-        raise ShardError(f"{fs.describe(shard.name)} does not read back as it was written")
+        raise ShardError(
+            f"{fs.describe(shard.name)} does not read back as it was written: check the disk or "
+            "the store, then run the same command again"
+        )
     return shard.entry

@@ -38,9 +38,9 @@ class DatasetStats:
         by_strategy: rows of each ``input_strategy``.
         by_device_class: rows of each device class.
         by_suite: rows of each suite.
-        by_activity: tasks by ``kernels.activity``, without tasks where it is null.
-        num_kernels: number of different kernels; a kernel on two device classes counts once.
-        num_families: number of different kernel families.
+        by_activity: tasks by ``kernels.activity``; tasks whose activity is null are left out.
+        num_kernels: number of distinct kernels; a kernel on two device classes counts once.
+        num_families: number of distinct kernel families.
         num_devices: number of devices in the table ``devices``.
         median_ns_percentiles: percentiles of the ok rows' medians, by number ("50"); empty without
             ok rows.

@@ -55,7 +55,7 @@ def missing_versions(versions: Sequence[int], last: Manifest) -> list[int]:
     if last.published_s:
         # Each version is made from the version before it, which is kept for a while.
         expected = {last.version - 1, *(version for version, _ in last.earlier)}
-    else:  # from before LLMPerf removed versions; a gap may be two billion long: report its ends
+    else:  # from before LLMPerf removed versions; a gap may be huge, so report only its ends
         gaps = [(one, two) for one, two in pairwise(versions) if two > one + 1]
         expected = {end for one, two in gaps for end in (one + 1, two - 1)}
     return sorted(version for version in expected - set(versions) if version > versions[0])

@@ -53,7 +53,7 @@ KEPT_FOR = timedelta(hours=24)
 time."""
 _STEM = re.compile(r"\w+/compact-([0-9]{8}T[0-9]{6})-[0-9a-f]+\.parquet")
 _SMALL_SHARE = 0.5
-"""Share of the target size above which a pair stays as it is: joining it gains little."""
+"""Share of the target size above which a pair stays as it is, because joining it gains little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +183,8 @@ def _pairs(dataset: Dataset) -> Iterator[_Pair]:
         stem = samples.name.split("/", 1)[1]
         if stem not in kernels:
             raise StoreError(
-                f"{dataset.fs.describe(samples.name)} has no kernels shard: run `llmperf dataset "
-                "verify`"
+                f"{dataset.fs.describe(samples.name)} has no kernels shard of the same name: run "
+                "`llmperf dataset verify`"
             )
         footer = read_footer(dataset.shard_bytes(kernels[stem]), kernels[stem].name)
         yield _Pair(kernels=kernels[stem], samples=samples, epoch=footer.epoch)
@@ -216,7 +216,7 @@ def _groups(pairs: Iterator[_Pair], target: CompactionTarget) -> list[list[_Pair
 
 
 def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> ShardFile:
-    """Return one shard with the rows of all pairs in a table, sorted by task, stably."""
+    """Return one shard with a table's rows of all pairs of ``group``, stably sorted by task."""
     schema = KERNELS if table == "kernels" else SAMPLES
     parts: list[pa.Table] = []
     footers: list[Footer] = []

@@ -1,8 +1,9 @@
 """Choose between the pairs of shards when a manifest binds a task twice.
 
 Owns that choice. It follows the rule of a rebuild: bindings of a manifest are final, so the pair
-that was listed first stays. Between pairs of one version, the highest (epoch, token) stays, then
-the lowest sha256. Only whole pairs are dropped: the other tasks of a dropped pair are done again.
+that was listed first stays. Of pairs that were first listed in the same version, the pair with the
+highest (epoch, token) stays; if these are equal, the pair with the lowest sha256 stays. Only whole
+pairs are dropped: the other tasks of a dropped pair are done again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class BoundPair:
 def doubled(fs: Filesystem, pairs: Sequence[BoundPair]) -> list[tuple[BoundPair, str]]:
     """Return the pairs to drop, so that no task is bound twice.
 
-    Each comes with the stem of the pair that stays in place of it.
+    Each pair to drop comes with the stem of the pair that stays in its place.
     """
     twice = _tasks_bound_twice(pairs)
     if not twice:
@@ -65,7 +66,7 @@ def doubled(fs: Filesystem, pairs: Sequence[BoundPair]) -> list[tuple[BoundPair,
 
 
 def _tasks_bound_twice(pairs: Sequence[BoundPair]) -> frozenset[str]:
-    """Return the ids that occur more than once; needs 8 bytes per task if no id does."""
+    """Return the ids that occur more than once; needs 8 bytes per task if all ids differ."""
     heads = np.fromiter(
         (int(task[:_HEAD_DIGITS], 16) for pair in pairs for task, _ in pair.tokens), np.uint64
     )

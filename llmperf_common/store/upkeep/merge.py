@@ -64,7 +64,7 @@ class MergeReport:
     num_dropped_samples: int
     num_dropped_tasks: int
     peak_differences: tuple[PeakDifference, ...] = ()
-    """Peaks of a device on which the sources differ."""
+    """Peaks of devices for which the sources have different values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class _Pair:
 
 @dataclass(slots=True, kw_only=True)
 class _Choice:
-    """The kept ``rows`` of each pair, and each task's pairs; the first has the kernels row."""
+    """The kept ``rows`` of each pair, and each task's pairs; the first pair has the kernels row."""
 
     rows: list[Bools] = field(default_factory=list)
     pairs_of_task: dict[str, list[int]] = field(default_factory=dict)
@@ -183,8 +183,8 @@ def _check_harness(sources: Sequence[Location], datasets: Sequence[Dataset]) -> 
         if version != versions[0]:
             raise StoreError(
                 f"{path} was measured by version {version} of the measuring code "
-                f"(harness_version), {sources[0]} by version {versions[0]}. Their times differ in "
-                "meaning and cannot be in one dataset: collect the dataset of the lower version "
+                f"(harness_version), but {sources[0]} by version {versions[0]}. Their times differ "
+                "in meaning and cannot be in one dataset: collect the dataset of the lower version "
                 "again"
             )
 
@@ -256,7 +256,7 @@ def _choose(pairs: Sequence[_Pair]) -> _Choice:
 def _drop_superseded(
     rows: Sequence[Bools], task_ids: Sequence[pa.DictionaryArray], is_empty: Sequence[Bools]
 ) -> None:
-    """Drop a task's row without a launch config if another source has rows with launch configs."""
+    """Drop a task's row without a launch config if another source has the task with configs."""
     got_further: set[str] = set()
     for kept, tasks, empty in zip(rows, task_ids, is_empty, strict=True):
         got_further.update(tasks.filter(pa.array(kept & ~empty)).unique().to_pylist())
@@ -269,8 +269,8 @@ def _drop_superseded(
 def _families(datasets: Sequence[Dataset], assign_families: AssignFamilies) -> dict[str, str]:
     """Return the family of every kernel id, over the union of all sources.
 
-    A kernel without source cannot be compared: it stays in its old family, or in the family that
-    this was merged into.
+    A kernel without source cannot be compared: it stays in its old family, or in the family into
+    which its old family was merged.
     """
     known: dict[str, tuple[str, str, str]] = {}
     unknown: dict[str, str] = {}
@@ -320,7 +320,7 @@ def _merged_pair(
     families: Mapping[str, str],
     run: RunRecord,
 ) -> tuple[ShardFile, ShardFile]:
-    """Return the shards of the tasks that begin in ``first_pair``, with rows from other pairs."""
+    """Return the shards of ``tasks``: kernels of ``first_pair``, samples of all their pairs."""
     pair = pairs[first_pair]
     wanted = pa.array(tasks, pa.string())
     kernels = _read(pair, pair.kernels, KERNELS.names)

@@ -34,7 +34,7 @@ _SPREAD_OF_PEAK = {
 class PeakDifference:
     """A peak on which the sources differ by more than ``PEAK_TOLERANCE``; the best was kept.
 
-    ``lowest`` and ``best`` are in the unit in which the name ``column`` ends: GB/s or GFLOP/s.
+    ``lowest`` and ``best`` are in the unit that the name in ``column`` ends with: GB/s or GFLOP/s.
     """
 
     device_id: str
@@ -75,7 +75,7 @@ def merge_devices(
 
 
 def _id_of(row: dict[str, Any], dataset: Dataset) -> str:
-    """Return a row's device id after checking it: it becomes a file's name."""
+    """Return a row's device id after checking it, because the id becomes a file's name."""
     try:
         return checked_id(row["device_id"], "device_id")
     except ValueError as error:

@@ -22,7 +22,7 @@ from llmperf_common.store.tables.shard import ShardError, decode, read_footer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A verified pair of shards that no manifest lists; the pair may have been committed or not."""
+    """A verified pair of shards that no manifest lists; it may or may not have been committed."""
 
     stem: str
     epoch: int
@@ -64,7 +64,7 @@ def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[C
 def tasks_by_shard(
     fs: Filesystem, manifest: Manifest, *, but: Collection[str] = ()
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name and task ids of each kernels shard of ``manifest``; one shard is in memory.
+    """Yield the name and task ids of each kernels shard of ``manifest``; reads one shard at a time.
 
     Args:
         fs: the dataset.
@@ -108,7 +108,9 @@ def rebuild_manifest(
         if base.epoch >= epoch:
             return StaleEpoch(base.epoch)
         if base.plan_hash != plan_hash:
-            raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
+            raise StoreError(
+                f"{fs.describe()} belongs to another plan ({base.plan_hash}, not {plan_hash})"
+            )
         if drop:
             without = base.without(drop, epoch=base.epoch)
             base = replace(

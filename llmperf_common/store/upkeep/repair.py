@@ -1,13 +1,13 @@
 """Repair a dataset that something else has damaged, at the price of measuring some tasks again.
 
 Decides what is dropped, and owns the order of steps. A pair is dropped if one of its shards is
-missing or does not match the manifest's hash, and so is such a device. Of pairs that share a task,
-all but the one that was listed first are dropped. Files of dropped shards go to ``trash/``; nothing
-is deleted.
+missing or does not match the manifest's hash. A device is dropped for the same reasons. Of pairs
+that share a task, all but the one that was listed first are dropped. Files of dropped shards go to
+``trash/``; nothing is deleted.
 
-Under the exclusive run lock: take the next epoch, so that older ledgers can no longer be used or
-publish, and the next collector rebuilds a ledger from the shards; move the files; publish one
-manifest that lists the other shards and names the dropped ones. If a repair dies before it
+Under the exclusive run lock: take the next epoch, so that no collector can use an older ledger or
+publish from it, and the next collector rebuilds a ledger from the shards; move the files; publish
+one manifest that lists the other shards and names the dropped ones. If a repair dies before it
 publishes, the next repair finds that the moved files are missing.
 """
 
@@ -75,7 +75,7 @@ class RepairReport:
 
 
 def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairReport:
-    """Drop damaged and doubled shards from the dataset at ``where``; keep a sound one unchanged.
+    """Drop damaged and doubled shards from the dataset at ``where``; keep a sound dataset as it is.
 
     Args:
         where: the dataset.
@@ -119,8 +119,8 @@ class _Seen:
         below: all manifests up to the newest older version that is damaged or missing.
         segments: damaged segments.
         dropped: shards to drop.
-        is_unfinished: an epoch was taken by a process that died before it published: shards may not
-            be listed.
+        is_unfinished: whether a process took an epoch and died before it published, so that
+            committed shards may not be listed.
     """
 
     manifest: Manifest
@@ -182,7 +182,8 @@ def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
     """Move the dropped shards to the trash, and publish the manifest without them."""
     holder = this_process()
     who = f"repair, {holder.host}/{holder.pid}"
-    epoch = take_next_epoch(fs, who=who, after=seen.manifest.epoch)  # a merge takes no epoch
+    # A merged dataset has an epoch in its manifest, but none in ``epochs/``.
+    epoch = take_next_epoch(fs, who=who, after=seen.manifest.epoch)
     names = frozenset(one.name for one in seen.dropped)
     _set_aside(fs, [*sorted(names), *seen.above, *seen.segments])
     if not seen.above and not seen.is_unfinished:
@@ -247,7 +248,7 @@ def _damage(fs: Filesystem, entry: ShardEntry) -> str:
     except FileNotFoundError:
         return "there is no such file"
     is_same = len(data) == entry.bytes and sha256_hex(data) == entry.sha256
-    return "" if is_same else "its sha256 is not the manifest's"
+    return "" if is_same else "its sha256 differs from the manifest's"
 
 
 def _read_pair(fs: Filesystem, stem: str, halves: Sequence[ShardEntry]) -> BoundPair | None:

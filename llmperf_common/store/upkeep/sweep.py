@@ -63,8 +63,8 @@ def sweep(
 
     Args:
         fs: the dataset; the caller holds ``RUN_LOCK`` exclusively.
-        recorded: shards that the ledger has ever recorded. These shards are kept, listed or not,
-            because the ledger would never lease their tasks again.
+        recorded: shards that the ledger has ever recorded. These shards are kept, whether a
+            manifest lists them or not, because the ledger would never lease their tasks again.
         remove_replaced: also remove compacted shards that none of the last three manifests lists;
             the caller has checked that they are old enough (24 h).
 
@@ -189,7 +189,7 @@ def _manifests(fs: Filesystem, versions: Iterable[int]) -> Iterator[Manifest]:
 
 
 def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
-    """Return the manifests that ``manifest`` does not keep, and segments that no kept one names.
+    """Return manifests that ``manifest`` does not keep, and segments that no kept manifest names.
 
     If an older LLMPerf published ``manifest``, all manifests stay, because that release kept them
     all.
@@ -212,7 +212,7 @@ def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
     """Whether a shard's footer has this plan hash.
 
     A sweep must not remove an unreadable shard. LLMPerf's shards appear whole (``link`` after
-    fsync), so a crash of LLMPerf cannot have cut it short.
+    fsync), so a crash of LLMPerf cannot have cut a shard short.
     """
     try:
         return read_footer(fs.read_bytes(name), name).plan_hash == plan_hash

@@ -261,20 +261,20 @@ class _Verification:
             self._note(ProblemKind.MISSING, entry.name, what)
             return None
         if len(data) != entry.bytes:
-            what = f"{len(data)} bytes, not {entry.bytes}"
+            what = f"has {len(data)} bytes, but the manifest says {entry.bytes}"
             self._note(ProblemKind.BYTES, entry.name, what)
         elif sha256_hex(data) != entry.sha256:
-            self._note(ProblemKind.BYTES, entry.name, "its sha256 is not the manifest's")
+            self._note(ProblemKind.BYTES, entry.name, "its sha256 differs from the manifest's")
         try:
             table, footer = decode(data, entry.name)
         except ShardError as error:
             self._note(ProblemKind.DAMAGED, entry.name, str(error))
             return None
         if table.num_rows != entry.rows:
-            what = f"{table.num_rows} rows, the manifest says {entry.rows}"
+            what = f"has {table.num_rows} rows, but the manifest says {entry.rows}"
             self._note(ProblemKind.FOOTER, entry.name, what)
         if len(footer.tasks) != entry.tasks:
-            what = f"{len(footer.tasks)} tasks in its footer, the manifest says {entry.tasks}"
+            what = f"its footer has {len(footer.tasks)} tasks, but the manifest says {entry.tasks}"
             self._note(ProblemKind.FOOTER, entry.name, what)
         if footer.plan_hash != manifest.plan_hash or footer.epoch > manifest.epoch:
             what = f"its footer is of plan {footer.plan_hash}, epoch {footer.epoch}"

@@ -75,6 +75,7 @@ def test_collect_with_simple_arguments(tmp_path: Path, device: str) -> None:
     assert llmperf.open_dataset(tmp_path / "data").run.config["plan"]["seed"] == 7
 
 
+@pytest.mark.slow
 def test_it_is_silent_unless_progress_is_asked_for(
     tmp_path: Path, device: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_mistake_is_one_kind_of_error(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.slow
 def test_an_error_of_progress_ends_the_run_and_it_goes_on(tmp_path: Path, device: str) -> None:
     corpus = write_kernels(tmp_path / "k", ["k0", "k1", "k2"])
 

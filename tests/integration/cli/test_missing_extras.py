@@ -87,6 +87,7 @@ def test_training_names_the_extra_before_it_begins(
     assert "trees" not in done.stderr, "it grew trees before it looked for torch"
 
 
+@pytest.mark.slow
 def test_each_of_several_processes_ends_with_a_message(data: Path, tmp_path: Path) -> None:
     arguments = ("train", "--data", data, "--out", tmp_path / "run", "--preset", "tiny")
     done = without(OF_TRAIN, COMMAND, *arguments, RANK="1", WORLD_SIZE="2")

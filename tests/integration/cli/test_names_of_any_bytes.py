@@ -15,6 +15,7 @@ from tests.support.in_process import assert_refused, llmperf
 NAME = os.fsdecode(b"q\xff")
 
 
+@pytest.mark.slow
 def test_train_and_evaluate(trained: Trained, tmp_path: Path) -> None:
     run, scored = tmp_path / f"run-{NAME}", tmp_path / f"scored-{NAME}"
     for command in (

@@ -251,6 +251,7 @@ def test_where_no_node_can_build_a_kernel_no_row_is_final(
     assert_whole(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_a_label_that_no_node_has_is_told(
     tmp_path: Path, address: str, server: RedisServer
 ) -> None:

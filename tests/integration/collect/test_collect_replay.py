@@ -49,6 +49,7 @@ def assert_clean(out: Path) -> None:
     assert done.code == 0, done.out + done.err
 
 
+@pytest.mark.slow
 def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
     out = tmp_path / "data"
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(5)])
@@ -66,7 +67,7 @@ def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("noise", "factors", "words"),
     [
-        (0.005, [1.0] * 8, []),
+        pytest.param(0.005, [1.0] * 8, [], marks=pytest.mark.slow),
         pytest.param(0.2, [1.0] * 8, ["launches of 0.1 to 5 ms scatter by more than"], marks=pytest.mark.slow),
         (0.005, [1.0, 1.5] * 4, ["a fixed sentinel kernel took 50% longer at times (p90 / p10 of 8"]),
     ],
@@ -323,6 +324,7 @@ def test_a_wiped_ledger_is_rebuilt_from_the_shards(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path / "data" / "epochs")) == 2
 
 
+@pytest.mark.slow
 def test_status_tells_how_far_a_run_is(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
     done = Collect(corpus, tmp_path / "data", replay_file(tmp_path / "r.json"), FAST).run_here()

@@ -157,6 +157,7 @@ def test_what_lies_beside_a_run_or_an_evaluation_is_not_lost(
         assert (out / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_readme_of_ones_own_is_kept_beside_a_dataset(tmp_path: Path) -> None:
     made = Collected(
         write_kernels(tmp_path / "kernels", ["k0"]),

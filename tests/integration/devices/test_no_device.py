@@ -57,7 +57,7 @@ def test_a_new_kernel_is_predicted_there_too(
     done = run(no_device, "predict", tmp_path / "product.cl", "--model", trained.run, *sizes)
     assert done.returncode == 0, done.stderr
     assert "the kernel's memory accesses are not known: no usable CPU OpenCL device" in done.stderr
-    assert "argument 'vals' not given: elements 4096 taken (the global size)" in done.stderr
+    assert "argument 'vals' not given: using 4096 elements (the global size)" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_what_was_seen_before_it_hung_counts(
         finished: list[FinishedTask] = []
         while not finished:
             finished = made.poll(0.5)
-    assert "access ranges known of 1 configs" in caplog.text
+    assert "the access ranges of 1 configs are known" in caplog.text
     assert statuses(finished[0]) == {"quarantined": 6}
 
 
@@ -175,6 +175,7 @@ def test_a_task_in_two_pools_is_one_task(tmp_path: Path, plan: Plan) -> None:
         assert list((tmp_path / "scratch").glob("*.bin")) == []
 
 
+@pytest.mark.slow
 def test_what_cannot_be_built_is_a_build_error_however_far_it_reaches(
     tmp_path: Path, plan: Plan
 ) -> None:

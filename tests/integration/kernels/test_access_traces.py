@@ -300,6 +300,7 @@ def test_a_hang_costs_its_own_child_only(ref: DeviceRef) -> None:
     assert isinstance(sound, AccessTrace), sound
 
 
+@pytest.mark.slow
 def test_a_trace_has_its_time_and_no_more(ref: DeviceRef) -> None:
     kernel = kernel_of(HANGS)
     launch = (kernel, config_of(kernel, (128,), (64,)))

@@ -92,6 +92,7 @@ def test_what_was_found_is_planned_by_and_stored(tmp_path: Path) -> None:
     assert "planned 18 = ok 18 + failed 0 + pending 0" in again, "counted by the stored analysis"
 
 
+@pytest.mark.slow
 def test_two_strategies_share_the_configs(tmp_path: Path) -> None:
     analyses = [recorded(name) for name in NAMES]
     collect(tmp_path, "--strategy", "memory_analysis,decoupled", analyses=analyses)
@@ -103,6 +104,7 @@ def test_two_strategies_share_the_configs(tmp_path: Path) -> None:
             assert first["elements"] == min(sample["global_size"][0], n["value"])
 
 
+@pytest.mark.slow
 def test_inputs_that_were_chosen_are_planned_and_recorded(tmp_path: Path) -> None:
     inputs = {
         "floats_free": True, "scalars": [{"position": 2, "value": "low"}], "contents": "signed",
@@ -143,6 +145,7 @@ def test_a_dead_or_hanging_analysis_costs_its_kernel_the_analysis_only(tmp_path:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_death_that_does_not_come_back_costs_nothing(tmp_path: Path) -> None:
     collect(
         tmp_path,
@@ -153,6 +156,7 @@ def test_a_death_that_does_not_come_back_costs_nothing(tmp_path: Path) -> None:
         assert labels(row) == {("memory_analysis",): 6}
 
 
+@pytest.mark.slow
 def test_a_simple_run_analyses_nothing(tmp_path: Path) -> None:
     said = collect(
         tmp_path,
@@ -227,7 +231,7 @@ def test_an_interrupted_analysis_of_a_corpus_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"finished analyses are kept in {kept}; the same command goes on" in err
+    assert f"finished analyses are kept in {kept}; run the same command again to resume" in err
     assert not corpus.exists()
     crashing = [{"kernel": name, "action": "crash_analysis"} for name in NAMES[:2]]
     replay_file(tmp_path / "r.json", analyses=analyses, behaviours=crashing)

@@ -396,6 +396,7 @@ def test_a_barrier_that_not_all_work_items_reach_is_left_out(prober):
     assert found.overflowing_local_sizes
 
 
+@pytest.mark.slow
 def test_loops_with_barriers_that_contents_make_long_are_analysed_in_time(prober):
     _, found = analysed(prober, """__kernel void k(__global float *a, __global const int *m, int turns) {
         __local float t[256]; int l = get_local_id(0), n = m[get_group_id(0)];

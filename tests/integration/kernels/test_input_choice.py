@@ -104,7 +104,7 @@ def shares_active(
 @pytest.mark.parametrize(
     ("source", "scalars", "contents"),
     [
-        (LATER_ROWS, {2: ScalarChoice.LOW}, None),
+        pytest.param(LATER_ROWS, {2: ScalarChoice.LOW}, None, marks=pytest.mark.slow),
         pytest.param(PARTS, {2: ScalarChoice.HIGH}, None, marks=pytest.mark.slow),
         pytest.param(MASKED, {}, ContentsRule.FLAGS, marks=pytest.mark.slow),
     ],
@@ -168,7 +168,7 @@ def test_inputs_that_lead_out_of_a_validated_buffer_are_not_chosen(cpu_ref: Devi
     assert extent is not None
     assert extent.validated, "else the test shows nothing"
     assert inputs.is_plain
-    assert "leave their buffers" in inputs.reason
+    assert "outside their buffers" in inputs.reason
 
 
 def test_a_candidate_that_never_ends_is_not_chosen(cpu_ref: DeviceRef) -> None:

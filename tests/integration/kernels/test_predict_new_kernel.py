@@ -76,7 +76,7 @@ def analysed(cpu: DeviceRef, tmp_path_factory: pytest.TempPathFactory) -> Kernel
 
 def taken(warnings: list[str]) -> dict[str, float]:
     """Return what was taken for arguments that were left out."""
-    pattern = re.compile(r"argument '(\w+)' not given: \w+ (\S+) taken")
+    pattern = re.compile(r"argument '(\w+)' not given: using (?:value )?(\S+)")
     return {match[1]: float(match[2]) for one in warnings if (match := pattern.match(one))}
 
 
@@ -97,7 +97,8 @@ def test_missing_arguments_are_those_that_collect_plans(
             for name, arg in zip(names, one.args, strict=True)
         }
     filled = (
-        "missing arguments are filled as `collect` plans them, from a memory analysis made now on"
+        "missing arguments get the values that `llmperf collect` would use, based on a memory "
+        "analysis made now on"
     )
     assert any(text.startswith(filled) for text in found["warnings"])
     # A second process knows what the first one found out.

@@ -147,6 +147,7 @@ def test_what_cannot_be_counted_says_why(ref: DeviceRef, source: str, detail: st
         assert detail in outcome.detail
 
 
+@pytest.mark.slow
 def test_work_items_that_return_before_a_barrier_are_not_counted(ref: DeviceRef) -> None:
     """Several times: with barriers PoCL runs those that returned, or does not, as it happens."""
     kernel = kernel_of(

@@ -157,6 +157,7 @@ def test_a_collect_goes_on_after_it(copied: Collected) -> None:
     assert len(open_dataset(one.out).shards("samples")) == 1
 
 
+@pytest.mark.slow
 def test_compacting_an_unfinished_run(copied: Collected, tmp_path: Path) -> None:
     """Its ledger has leases and shards of its own; what is pending is then collected."""
     location = tmp_path / "unfinished"

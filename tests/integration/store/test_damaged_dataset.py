@@ -17,6 +17,7 @@ from llmperf_common.store.manifests.publish import publish
 from llmperf_common.store.tables.reader import open_dataset
 from tests.integration.conftest import Collected
 from tests.support.in_process import assert_refused, llmperf
+from tests.support.sampling import slow_but_each
 
 READERS = (
     "status {data}",
@@ -181,7 +182,7 @@ def test_without_run_json_nothing_is_overwritten(copied: Collected) -> None:
     assert snapshot(copied.out) == before
 
 
-@pytest.mark.parametrize("damage", [flip_a_byte, remove_a_shard])
+@pytest.mark.parametrize("damage", slow_but_each(2, [flip_a_byte, remove_a_shard]))
 def test_repair_sets_a_bad_shard_aside_and_the_next_collect_does_its_tasks_again(
     copied: Collected, tmp_path: Path, damage: Damage
 ) -> None:

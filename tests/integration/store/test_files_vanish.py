@@ -185,7 +185,11 @@ def all_but_the_first(out: Path) -> list[Path]:
 
 @pytest.mark.parametrize(
     "which",
-    [pytest.param(newest, marks=SLOW), pytest.param(all_of_them, marks=NIGHTLY), all_but_the_first],
+    [
+        pytest.param(newest, marks=SLOW),
+        pytest.param(all_of_them, marks=NIGHTLY),
+        pytest.param(all_but_the_first, marks=SLOW),
+    ],
 )
 def test_manifests_removed_during_a_run(
     attacked: Attacked, which: Callable[[Path], list[Path]]

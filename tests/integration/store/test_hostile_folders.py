@@ -121,7 +121,9 @@ def test_no_name_of_a_shard_leads_elsewhere(data: Path, name: object, where: str
     assert not verify(data).clean
 
 
-@pytest.mark.parametrize("number", [-1, 2**63, 1.5, "3", None, True, [], float("inf")])
+@pytest.mark.parametrize(
+    "number", slow_but_each(3, [-1, 2**63, 1.5, "3", None, True, [], float("inf")])
+)
 @pytest.mark.parametrize("field", ["rows", "bytes", "tasks"])
 def test_no_number_of_a_shard_is_impossible(data: Path, number: object, field: str) -> None:
     rewrite_manifest(data, lambda document: document["shards"][0].update({field: number}))
@@ -177,7 +179,7 @@ def test_status_leaves_a_ledger_as_it_is(data: Path, has_index: bool) -> None:
 
 
 @pytest.mark.parametrize("lock", [".run.lock"])
-@pytest.mark.parametrize("target", ["absent", "present"])
+@pytest.mark.parametrize("target", slow_but_each(2, ["absent", "present"]))
 def test_a_lock_that_is_a_link_is_not_followed(data: Path, lock: str, target: str) -> None:
     aim = data.parent / "nologin"
     if target == "present":
@@ -247,7 +249,7 @@ SMALL_FILES = {
 """They neither block nor grow: the command may run in this process."""
 
 
-@pytest.mark.parametrize("bad", slow_but_each(2, BAD_FILES))
+@pytest.mark.parametrize("bad", slow_but_each(3, BAD_FILES))
 @pytest.mark.parametrize("file", ["run.json", "manifest"])
 def test_files_that_are_none(data: Path, bad: str, file: str) -> None:
     path = data / file if file == "run.json" else newest(data)
@@ -379,7 +381,7 @@ def test_a_run_record_that_is_none(data: Path, change: dict[str, object]) -> Non
         says_no_here(*command, data)
 
 
-@pytest.mark.parametrize("folder", ["samples", "segments", "trash", "epochs"])
+@pytest.mark.parametrize("folder", slow_but_each(2, ["samples", "segments", "trash", "epochs"]))
 def test_a_folder_that_is_a_link_is_neither_swept_nor_written(
     data: Path, tmp_path: Path, folder: str
 ) -> None:
@@ -441,7 +443,9 @@ def test_sound_manifests_are_read(data: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("command", [*READERS, ("dataset", "repair")])
+@pytest.mark.parametrize(
+    "command", slow_but_each(3, [(one,) for one in [*READERS, ("dataset", "repair")]])
+)
 @pytest.mark.parametrize("name", ["manifest-000099.json", "segments/x.json", "run.json"])
 def test_a_link_to_nothing_among_the_lists(data: Path, name: str, command: tuple[str, ...]) -> None:
     (data / name).parent.mkdir(exist_ok=True)

@@ -92,7 +92,9 @@ def test_a_conflict_is_tried_again_and_bounded(server, fs, monkeypatch):
 
 def test_failures_that_stay_are_a_message(server, fs):
     server.faults.planned = [Fault("GET", "/x", before=500, times=MANY)]
-    with pytest.raises(StoreError, match=r"refused s3://.*500.*run the same command again"):
+    with pytest.raises(
+        StoreError, match=r"refused a request for s3://.*500.*run the same command again"
+    ):
         fs.read_bytes("x")
     assert server.faults.planned[0].times >= MANY - 5, "retries are bounded"
 

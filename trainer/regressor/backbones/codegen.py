@@ -23,7 +23,7 @@ from trainer.regressor.backbones.rotary import angles, rotate
 from trainer.regressor.precise import PreciseLayerNorm
 
 NUM_PARTITIONS = 4
-"""Number of partitions of the heads in the published layout; it divides the number of heads."""
+"""Number of partitions of the heads in the published layout; a divisor of the number of heads."""
 
 _INIT_STD = 0.02
 

@@ -1,7 +1,7 @@
 """Any decoder of ``transformers`` as a backbone; slower than ``codegen.py`` and ``small.py``.
 
 The only module that builds models of ``transformers``. An architecture must take embeddings,
-position ids and a four-dimensional mask, and must use all three. A trial at construction refuses
+position ids and a four-dimensional mask, and must use all three. A trial at construction rejects
 other architectures, because their packed predictions would silently differ from unpacked ones.
 """
 
@@ -186,7 +186,9 @@ def _check_depth(parsed: Any) -> None:
     """Raise ValueError for an absurd depth, because all blocks are built before any other check."""
     depth = getattr(parsed.get_text_config(), "num_hidden_layers", None) or 0
     if not isinstance(depth, int) or not 0 <= depth <= _MOST_BLOCKS:
-        raise ValueError(f"num_hidden_layers is {str(depth)[:40]}: at most {_MOST_BLOCKS:,}")
+        raise ValueError(
+            f"num_hidden_layers is {str(depth)[:40]}: at most {_MOST_BLOCKS:,} are allowed"
+        )
 
 
 def _from_config(config: Mapping[str, Any]) -> Any:
@@ -195,7 +197,7 @@ def _from_config(config: Mapping[str, Any]) -> Any:
     kind = values.pop("model_type", None)
     values.pop("dtype", None)  # the type of the checkpoint's weights; the model gets float32
     values.pop("torch_dtype", None)
-    # No dropout: packed must equal unpacked training, and resumed uninterrupted training.
+    # No dropout, so that packed training equals unpacked, and resumed equals uninterrupted.
     values = {
         key: 0.0 if "drop" in key and type(value) in (float, int) else value
         for key, value in values.items()

@@ -63,7 +63,7 @@ class QueryReader(nn.Module):
         vocabulary: number of text tokens.
         width: size of the hidden states.
         depth: number of the encoder's blocks, and of the look-ups of a launch.
-        heads: attention heads of a block; ``width`` is an even multiple of them.
+        heads: attention heads of a block; ``width`` must be a multiple of 2 ``heads``.
         checkpointing: recompute activations in the backward pass to save memory.
 
     Raises:
@@ -107,7 +107,7 @@ class QueryReader(nn.Module):
             suffix: embedded suffixes, shape (g, k, s, width).
             suffix_present: which tokens are not padding, shape (g, k, s).
         """
-        # A padding kernel attends to its padding: an empty softmax is NaN, and so is NaN times 0.
+        # A padding kernel attends to its padding, because an empty softmax and NaN times 0 are NaN.
         seen = prefix_present | ~prefix_present.any(-1, keepdim=True)
         mask = seen[:, None, None, :]
         place = torch.arange(prefix.shape[1], device=prefix.device)[None]

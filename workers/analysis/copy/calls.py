@@ -37,8 +37,8 @@ class CallRewriter:
         """Edit one call.
 
         Returns:
-            The nodes below the call that the caller must walk. With each node comes True if a
-            built-in function accesses it as a part of a variable, else False.
+            The nodes below the call that the caller must walk. Each node comes with True if a
+            built-in function accesses it as a part of a variable, else with False.
         """
         name = cursor.spelling
         arguments = list(cursor.get_arguments())
@@ -55,7 +55,7 @@ class CallRewriter:
         return [(one, False) for one in arguments]
 
     def _touched(self, name: str, argument: Any) -> tuple[Any, bool]:
-        """Give a built-in a real address; a part of a variable has a real address already."""
+        """Pass a built-in a real address; a part of a variable already has a real address."""
         kind = self._rewriter.type(argument)
         if kind.shape not in _POINTERS or kind.pointee is None:
             return argument, False
@@ -63,7 +63,7 @@ class CallRewriter:
         if place is not None:
             return place, True
         pointer, pointee = self._in_its_own_space(argument, kind.pointee)
-        # printf prints an address or a string; strings are in constant memory.
+        # printf prints addresses, which need no hook, and strings, which are in constant memory.
         if name != "printf" or pointee.space is Space.CONSTANT:
             self._rewriter.pointer(pointer, pointee)
         return argument, False

@@ -85,7 +85,10 @@ def decayed_array(cursor: Any) -> Any | None:
 
 
 def _is_parameter(cursor: Any) -> bool:
-    """Whether a cursor names a parameter, as libclang gives a parameter ``x[8]`` an array type."""
+    """Whether a cursor refers to a function parameter.
+
+    libclang gives a parameter ``x[8]`` an array type, although the parameter is a pointer.
+    """
     return bool(cursor._kind_id == REFERENCE and cursor.referenced._kind_id == PARAMETER)
 
 
@@ -132,7 +135,7 @@ def holds_addresses(variable: Any) -> bool:
 
 
 def _is_vector(operands: list[Any]) -> bool:
-    # Implicit casts stay, because below a cast the lane of a vector may be the index of an array.
+    # Do not strip the operands: an index may be a lane ``v.x``, and below it is the whole vector.
     return any(one.type.get_canonical()._kind_id in _VECTORS for one in operands)
 
 

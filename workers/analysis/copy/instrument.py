@@ -37,7 +37,7 @@ from workers.source.clang.cursor import deep_recursion
 
 KERNEL_NAME = "lp_instrumented"
 SLACK_BYTES = 256
-"""Bytes after each pointer argument's memory, so that a wide access at its end stays inside."""
+"""Spare bytes after each pointer argument's memory, for a wide access that begins at its end."""
 HEAD_WORDS = 3
 """Words of a launch's record before the words of its pointers: loop iterations, flags, trace."""
 _GLOBAL_MASK, _CONSTANT_MASK, _LOCAL_MASK = "LP_GLOBAL_MASK", "LP_CONSTANT_MASK", "LP_LOCAL_MASK"
@@ -95,7 +95,7 @@ def _head(copy: SourceCopy, num_pointers: int) -> str:
 
 
 def _kernel_header(copy: SourceCopy, kernel: Any) -> tuple[int, ...]:
-    """Rename kernel and pointers, add the table, and begin the body with context and tags."""
+    """Rename the kernel and its pointers, add the table, and put context and tags into the body."""
     positions: list[int] = []
     lines = [
         f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table + lp_slot;"

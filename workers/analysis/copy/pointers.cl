@@ -1,4 +1,4 @@
-// Hooks for pointers other than a plain access. They use lp_touch, base and mask of either copy.
+// Hooks for pointers, except for plain accesses. They use lp_touch, base and mask of their copy.
 
 // An access through a pointer to private memory, mostly to a whole variable (a function's result).
 ulong lp_private(lp_ctx *c, ulong address, ulong bytes)

@@ -19,7 +19,7 @@ from workers.source.clang.types import TypeReader
 
 CONTEXT = "lp_c"
 GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
-"""Bytes behind each pointer argument in a probe, powers of two; later accesses are folded back."""
+"""Bytes of each pointer argument in a probe, powers of two; accesses beyond are folded back."""
 WIDEST_PLAIN_BYTES = 128
 """Bytes of the widest scalar or vector, ``double16``."""
 _ROOM = {Space.GLOBAL: GLOBAL_BYTES, Space.CONSTANT: CONSTANT_BYTES, Space.LOCAL: LOCAL_BYTES}
@@ -50,7 +50,7 @@ class Sites:
         self.widest_bytes = WIDEST_PLAIN_BYTES
 
     def add(self, line: int, text: str) -> int:
-        """Return the number of a new access, counted from 1, as 0 in a record means no access."""
+        """Return the number of a new access, counted from 1; 0 in a record means no access."""
         self.sites.append(Site(line=line, text=" ".join(text.split())[:80]))
         return len(self.sites)
 
@@ -113,7 +113,7 @@ class Rewriter:
         self, cursor: Any, kind: TypeFacts, spelling: str, cast: str, address_of: str, size: str
     ) -> None:
         start, end = text_range(cursor)
-        # No argument points to private memory, so no record names such an access's site.
+        # No argument points to private memory, so no record has the site of such an access.
         hook = "lp_private" if kind.space is Space.PRIVATE else hook_of(kind.space)
         site = "" if kind.space is Space.PRIVATE else f" {self.site(cursor)},"
         self.edits.insert(start, f"{cast}{hook}({CONTEXT},{site} (ulong){address_of}(")

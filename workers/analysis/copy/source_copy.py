@@ -104,7 +104,7 @@ class SourceCopy:
         return found
 
     def _refuse_errors(self, reachable: dict[str, None]) -> None:
-        """Raise UnresolvedError for parse errors in code that stays, as its tree may lack parts."""
+        """Raise UnresolvedError for parse errors in code that stays: its tree may lack parts."""
         defined = [one for one in self.functions if one.is_definition()]
         spans = [offsets(one.extent) for one in defined if one.spelling in reachable]
         bodies = [offsets(one.extent) for one in defined]

@@ -119,7 +119,7 @@ class FunctionWalk:
             self._visit(child)
 
     def _guard_division(self, cursor: Any) -> None:
-        """Replace a divisor of 0 by 1, because unoptimised CPU code ends at a division by 0."""
+        """Replace a divisor of 0 by 1, because unoptimised CPU code crashes if it divides by 0."""
         divisor = children_of(cursor)[-1]
         kind = self._type(divisor)
         if kind.shape is TypeClass.SCALAR and not kind.is_float:
@@ -177,7 +177,7 @@ class FunctionWalk:
             self._visit(base)
 
     def _visit_through(self, pointer: Any) -> None:
-        """Visit a pointer whose target is used but cannot itself be wrapped."""
+        """Visit a pointer whose target is accessed but cannot itself be wrapped."""
         array = decayed_array(pointer)
         if array is not None and not lies_behind_pointer(array):
             self._visit(array, _Use.PART)
@@ -232,7 +232,7 @@ class FunctionWalk:
         )
 
     def _is_own(self, array: Any) -> bool:
-        """Whether the kernel sets an array's length; a buffer may go on behind an array in it."""
+        """Whether an array ends where its type says; a buffer may go on behind an array in it."""
         return not lies_behind_pointer(array) or self._type(array).space in _OWN
 
     def _is_indexed(self, cursor: Any) -> bool:

@@ -33,15 +33,15 @@ from workers.device.cuda.ptx import CudaPtx, UnsupportedPtxError, translate
 from workers.device.cuda.ptxas_log import notes_on
 
 USUAL_WORK_GROUP_SIZE = 256
-"""Work-items for which occupancy is computed if a kernel requires no size. NVIDIA's OpenCL allows
-no more for such a kernel."""
+"""Work-group size for which occupancy is computed if the kernel requires none. NVIDIA's OpenCL
+allows no larger work-group for such a kernel."""
 
 _JIT_LOG_VERBOSE = 12  # CU_JIT_LOG_VERBOSE: pycuda 2026.1 has no name for it but takes any number
 _UUID_BYTES = 16
 
 
 class CudaContext:
-    """An open CUDA context on the GPU with this UUID; a process may have one.
+    """An open CUDA context on the GPU with this UUID; a process may have only one.
 
     Close the context before the process ends, because pycuda aborts a process with an open context.
     """
@@ -60,14 +60,14 @@ class CudaContext:
     def resources(
         self, binary: bytes, kernel_name: str, *, work_dim: int, work_group_size: int | None = None
     ) -> KernelResources:
-        """Compile an OpenCL binary's PTX again, and return what the machine code needs.
+        """Compile an OpenCL binary's PTX again, and return the resources of the machine code.
 
         Args:
             binary: the program binary that ``clGetProgramInfo`` returns.
             kernel_name: one of its kernels.
-            work_dim: dimensions of the NDRange.
-            work_group_size: work-items for the occupancy; None: ``USUAL_WORK_GROUP_SIZE``, or the
-                kernel's maximum if that is lower.
+            work_dim: number of dimensions of the NDRange.
+            work_group_size: work-group size for which to compute the occupancy; None:
+                ``USUAL_WORK_GROUP_SIZE``, or the kernel's maximum if that is lower.
 
         Raises:
             CudaError: CUDA does not accept the program.
@@ -203,7 +203,7 @@ def _pycuda_driver() -> Any:
 
 @contextlib.contextmanager
 def _without_compile_cache() -> Iterator[None]:
-    """Let a driver that starts here use no disk cache: its code would push out OpenCL's code."""
+    """Disable the disk cache of a driver that starts here: its code would displace OpenCL's."""
     name = "CUDA_CACHE_DISABLE"
     before = os.environ.get(name)
     os.environ[name] = "1"

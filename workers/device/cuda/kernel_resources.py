@@ -1,8 +1,8 @@
 """Find, in a compile child, which resources of an NVIDIA GPU a kernel's machine code needs.
 
 Decides when a CUDA context is opened (for the first kernel, not before), and owns the time limit of
-the second compilation, after which the process ends. The kernel loses only its resource figures:
-``compiling.py`` builds it again without asking for them. ``driver.py`` calls CUDA.
+the second compilation. The process ends at this limit, but the kernel loses only its resource
+figures, because ``compiling.py`` builds it again without asking for them. ``driver.py`` calls CUDA.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ResourceReader:
     def read(self, kernel: Kernel, binary: bytes, *, limit_s: float) -> KernelResources | str:
         """Return the resources of ``kernel``, built as ``binary``, or why they are not known.
 
-        SIGALRM ends the process after ``limit_s`` seconds: nothing else stops a hung compiler.
+        SIGALRM ends the process after ``limit_s`` seconds, because nothing else stops a hung
+        compiler.
         """
         from workers.device.cuda.launcher import CudaError  # noqa: PLC0415  (loaded only if needed)
 
@@ -82,7 +83,7 @@ class ResourceReader:
 
 @contextlib.contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer, even if it hangs in foreign code."""
+    """End this process by SIGALRM if the block takes longer, even if it hangs in a library."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

@@ -48,7 +48,7 @@ class CudaError(Exception):
 def cuda_errors(driver: Any) -> Iterator[None]:
     """Turn any error of pycuda into a CudaError.
 
-    A UnicodeDecodeError is turned, too: pycuda decodes log buffers that the driver left unset.
+    This includes a UnicodeDecodeError: pycuda decodes log buffers that the driver has not filled.
     """
     try:
         yield
@@ -79,12 +79,12 @@ class CudaBuffer:
                 self._driver.memcpy_htod(self._allocation, data)
 
     def copy_from(self, other: CudaBuffer) -> None:
-        """Overwrite the beginning of the buffer with another one, on the GPU. Raises CudaError."""
+        """Copy ``other`` to the beginning of this buffer, on the GPU. Raises CudaError."""
         with cuda_errors(self._driver):
             self._driver.memcpy_dtod(self._allocation, other._allocation, other._num_bytes)
 
     def read(self, num_bytes: int) -> bytes:
-        """Return the first bytes, after all launches have ended. Raises CudaError."""
+        """Wait for all launches, then return the first ``num_bytes`` bytes. Raises CudaError."""
         data = np.empty(num_bytes, np.uint8)
         with cuda_errors(self._driver):
             if num_bytes:
@@ -119,9 +119,14 @@ class CudaKernel:
             CudaError: An argument has the wrong kind or size, or the sizes do not divide.
         """
         if any(total % group for total, group in zip(global_size, local_size, strict=True)):
-            raise CudaError(f"global size {global_size}, local size {local_size}")
+            raise CudaError(
+                f"global size {global_size} is not a multiple of local size {local_size}"
+            )
         if len(arguments) != len(self.entry.parameters):
-            raise CudaError(f"{self.entry.name}: {len(arguments)} arguments")
+            raise CudaError(
+                f"{self.entry.name} has {len(self.entry.parameters)} parameters, "
+                f"but {len(arguments)} arguments were given"
+            )
         values: list[bytes] = []
         shared_bytes = 0
         for parameter, argument in zip(self.entry.parameters, arguments, strict=True):
@@ -136,7 +141,7 @@ class CudaKernel:
                 fits = parameter.space is ParameterSpace.VALUE
                 values.append(argument)
             if not fits or len(values[-1]) != parameter.num_bytes:
-                raise CudaError(f"{argument!r} for {parameter}")
+                raise CudaError(f"{argument!r} cannot be passed as {parameter}")
         return CudaLaunch(
             kernel=self,
             num_groups=tuple(n // m for n, m in zip(global_size, local_size, strict=True)),

@@ -1,8 +1,8 @@
 """Compute how many work-groups of a kernel a multiprocessor holds at once, and what limits them.
 
 Owns the arithmetic; needs no device. The rules are those of NVIDIA's occupancy calculator
-(``cuda_occupancy.h``, CUDA 13.0) for compute capability 7 to 9. As by the calculator's default,
-a multiprocessor uses as much of its memory as shared memory as it can.
+(``cuda_occupancy.h``, CUDA 13.0) for compute capability 7 to 9. As in the calculator's default, the
+on-chip memory of a multiprocessor is shared memory as far as possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SUB_PARTITIONS = 4
 """Parts of a multiprocessor. Each has a quarter of the registers, and a warp stays in one part."""
 _MAX_REGISTERS = 256
 _SHARED_UNIT_BYTES = {7: 256, 8: 128, 9: 128}
-"""Bytes by major compute capability: the steps in which a work-group gets shared memory."""
+"""The steps, in bytes, in which a work-group gets shared memory, by major compute capability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

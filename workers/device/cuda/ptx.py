@@ -1,13 +1,14 @@
 """Translate the PTX of NVIDIA's OpenCL compiler into PTX that the CUDA driver loads.
 
 Owns the differences between the two dialects, and the list of a program's kernels; uses no device.
-It refuses everything that it does not know (``UnsupportedPtxError``), because nothing shows that
-CUDA runs a kernel wrongly.
+It raises ``UnsupportedPtxError`` for everything that it does not know. Otherwise CUDA could run a
+kernel wrongly, and nothing would show that.
 
-OpenCL's driver fills the registers ``%envreg``; CUDA's driver does not. Their contents are not
-documented (the PTX ISA says "driver-defined"). They are taken as follows: 0-2 group offset and 3-5
-global offset, both 0 in every launch of LLMPerf; 6-8 number of work-groups, CUDA's ``%nctaid``; 9
-the NDRange's dimensions. Two public readers of such PTX agree. Any other register is refused.
+OpenCL's driver fills the registers ``%envreg``; CUDA's driver does not fill them. Their contents
+are not documented (the PTX ISA says "driver-defined"). This module assumes the following contents:
+0-2 hold the group offset and 3-5 the global offset, both 0 in every launch of LLMPerf; 6-8 hold the
+number of work-groups, CUDA's ``%nctaid``; 9 holds the number of dimensions of the NDRange. Two
+public projects that read such PTX assume the same. A program with any other register is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _CONSTANT_VARIABLE = re.compile(
 
 
 class UnsupportedPtxError(ValueError):
-    """The PTX has something whose meaning under CUDA is not known here."""
+    """The PTX contains something whose meaning under CUDA this module does not know."""
 
 
 class ParameterSpace(StrEnum):
@@ -119,14 +120,14 @@ def translate(binary: bytes, *, work_dim: int, for_launch: bool = False) -> Cuda
 
     Args:
         binary: PTX as NVIDIA's OpenCL stores it.
-        work_dim: dimensions of the NDRange, 1 to 3; a kernel may ask for them.
+        work_dim: number of dimensions of the NDRange, 1 to 3; a kernel may query it.
         for_launch: also change how arguments are passed. A ``__local`` argument becomes an offset
             into the dynamic shared memory (OpenCL's driver passes an address). A ``__constant``
             argument points to global memory. Without ``for_launch`` the instructions stay those of
             OpenCL, so that their resources can be found.
 
     Raises:
-        UnsupportedPtxError: The binary is no such PTX, or has unknown parts (images, registers).
+        UnsupportedPtxError: The binary is not such PTX, or has unknown parts (images, registers).
 
     >>> text = b'''.version 8.4
     ... .target sm_90, texmode_independent
@@ -138,7 +139,7 @@ def translate(binary: bytes, *, work_dim: int, for_launch: bool = False) -> Cuda
     """
     text = _without_comments(_decoded(binary))
     if (found := _OPAQUE.search(text)) is not None:
-        raise UnsupportedPtxError(f"images and samplers ({found[0]})")
+        raise UnsupportedPtxError(f"images and samplers are not supported ({found[0]})")
     text = _with_plain_target(text)
     text = _with_environment(text, work_dim)
     text, entries = _with_plain_parameters(text)
@@ -151,9 +152,9 @@ def _decoded(binary: bytes) -> str:
     try:
         text = binary.rstrip(b"\0").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnsupportedPtxError(f"no text: {error}") from error
+        raise UnsupportedPtxError(f"the binary is not text: {error}") from error
     if "\0" in text or re.search(r"^\s*\.version\s+\d", text, re.MULTILINE) is None:
-        raise UnsupportedPtxError(f"no PTX: begins with {text[:40]!r}")
+        raise UnsupportedPtxError(f"the binary is not PTX: it begins with {text[:40]!r}")
     return text
 
 
@@ -167,13 +168,13 @@ def _with_plain_target(text: str) -> str:
         raise UnsupportedPtxError(f".address_size {sizes or 'missing'}: 64 is needed")
     lines = _TARGET.findall(text)
     if len(lines) != 1:
-        raise UnsupportedPtxError(f"{len(lines)} .target directives")
+        raise UnsupportedPtxError(f"{len(lines)} .target directives: exactly one is needed")
     architecture, *options = (word.strip() for word in lines[0].split(","))
     if re.fullmatch(r"sm_\d+[af]?", architecture) is None:
-        raise UnsupportedPtxError(f".target {architecture!r}")
+        raise UnsupportedPtxError(f".target {architecture!r}: an architecture sm_NN is needed")
     unknown = set(options) - {"texmode_independent", "texmode_unified", "debug"}
     if unknown:
-        raise UnsupportedPtxError(f".target option {sorted(unknown)}")
+        raise UnsupportedPtxError(f"unsupported .target options {sorted(unknown)}")
     kept = [architecture, *(word for word in options if word == "debug")]
     return _TARGET.sub(lambda _: f".target {', '.join(kept)}", text)
 
@@ -253,7 +254,9 @@ def _with_launch_arguments(text: str, entries: Iterable[Entry]) -> str:
         text = _ADDRESS_SIZE.sub(lambda found: found[0] + array, text)
     if any(one.space is ParameterSpace.CONSTANT for one in parameters):
         if _CONSTANT_VARIABLE.search(text) or re.search(r"\bcvta\.(?:to\.)?const\b", text):
-            raise UnsupportedPtxError("__constant arguments beside __constant variables")
+            raise UnsupportedPtxError(
+                "__constant arguments and __constant variables in one program are not supported"
+            )
         text = re.sub(r"\bld\.const\b", "ld.global", text)
     return text
 

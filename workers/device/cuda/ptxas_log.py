@@ -1,7 +1,8 @@
 """The verbose log of NVIDIA's PTX compiler: spills, stack and registers of a kernel.
 
 Owns the reading of this log. Its form is the same from ``ptxas -v``, from the driver's compiler
-(``CU_JIT_LOG_VERBOSE``) and from OpenCL's (``-cl-nv-verbose``). No other source reports spills.
+(``CU_JIT_LOG_VERBOSE``) and from OpenCL's compiler (``-cl-nv-verbose``). No other source reports
+spills.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Facts of an NVIDIA GPU that the CUDA driver reports and OpenCL does not, read through ctypes.
 
-They are the size of the L2 cache and the resources of a compute unit. NVIDIA's OpenCL reports
-4,325,376 bytes of cache for an H200 (132 x 32 KiB, a first-level figure). A flush of twice that
-size would leave the 60 MB L2 warm. No CUDA context is created, and only the driver is loaded.
+These facts are the size of the L2 cache and the resources of a compute unit. NVIDIA's OpenCL
+reports 4,325,376 bytes of cache for an H200 (132 x 32 KiB, a first-level figure). A flush of twice
+that size would leave the 60 MB L2 warm. No CUDA context is created, and only the driver is loaded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NvidiaFacts:
 
 
 def l2_cache_bytes(device_uuid: str) -> int | None:
-    """Return the bytes of L2 of the GPU with this UUID; None without CUDA driver or such a GPU."""
+    """Return the L2 bytes of the GPU with this UUID; None if the driver or the GPU is absent."""
     ask = _questions(device_uuid)
     return ask(_Attribute.L2_CACHE_SIZE) if ask else None
 
@@ -68,7 +68,7 @@ def nvidia_facts(device_uuid: str) -> NvidiaFacts:
 
 
 def facts_of(ask: Callable[[int], int | None]) -> NvidiaFacts:
-    """Return the facts, from ``ask``, which maps an attribute's number to its value."""
+    """Return the facts; ``ask`` maps an attribute's number to its value."""
     major, minor = (
         ask(_Attribute.COMPUTE_CAPABILITY_MAJOR),
         ask(_Attribute.COMPUTE_CAPABILITY_MINOR),
@@ -98,7 +98,7 @@ def _pci_bus_id(ask: Callable[[int], int | None]) -> str | None:
 
 
 def _questions(device_uuid: str) -> Callable[[int], int | None] | None:
-    """Return a function from an attribute's number to one GPU's value; None if there is no GPU."""
+    """Return a function that maps an attribute's number to the GPU's value; None without GPU."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -38,8 +38,8 @@ def open_lock(path: Path) -> int:
     """Open a lock file, and create it if needed; children do not inherit it.
 
     An existing file is opened without O_CREAT, which Linux refuses for another user's file in
-    folders like /tmp (``fs.protected_regular``). The file must be a regular file with one name, so
-    that no link can make us write elsewhere.
+    folders like /tmp (``fs.protected_regular``). The file must be a regular file with a single
+    link, so that no link can make this process write elsewhere.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     while True:
@@ -57,7 +57,7 @@ def open_lock(path: Path) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(descriptor)
-        raise OSError(None, "it is not a plain file of one name: remove it", str(path))
+        raise OSError(None, "it is not a regular file with a single link: remove it", str(path))
     return descriptor
 
 

@@ -20,13 +20,13 @@ from types import TracebackType
 from typing import Protocol, Self
 
 MAX_NEIGHBOUR_DISTANCE_S = 0.25
-"""Seconds: a poll up to this far from a launch config counts for it. A config takes about 1 ms, and
-polls are 100 ms apart."""
+"""Seconds by which a poll may precede or follow a launch config and still count for the config. A
+config takes about 1 ms, and polls are 100 ms apart."""
 THROTTLED_CLOCK_SHARE = 0.75
 """Share of the highest clock below which a busy device counts as throttled, as in nvbench."""
 KEPT_S = 1800.0
-"""Seconds for which readings are kept. A task asks for its readings after its end; by then it may
-have waited for the device and held it for ``limits.task_timeout_s``."""
+"""Seconds for which readings are kept. A task asks for its readings after its end. By then it may
+have waited for the device, and may have held it for ``limits.task_timeout_s``."""
 _JOIN_TIMEOUT_S = 2.0
 """Seconds to wait for the end of the polling thread: the driver of a lost GPU may never answer."""
 
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ClockReason(IntFlag):
-    """Reasons for a clock: NVML's bits (nvml.h, ``nvmlClocksEventReason…``); unknown ones stay."""
+    """Reasons for a clock: NVML's bits (nvml.h, ``nvmlClocksEventReason…``); keeps unknown bits."""
 
     GPU_IDLE = 0x1
     APPLICATION_CLOCKS = 0x2
@@ -65,8 +65,8 @@ THROTTLING = (
 class Reading:
     """One poll; a field is None if the source does not report it.
 
-    ``at_s``: monotonic seconds. ``busy_share``: share, 0 to 1, of the time in which a kernel ran,
-    over the driver's own period, which is longer than that of the polls.
+    ``at_s``: monotonic seconds. ``busy_share``: share, 0 to 1, of the driver's last sampling period
+    in which a kernel ran; this period is longer than the time between two polls.
     """
 
     at_s: float
@@ -96,7 +96,7 @@ class Source(Protocol):
     """A source of readings; only the monitor's thread calls it."""
 
     def read(self, at_s: float) -> Reading:
-        """Return what can be read now, with the time ``at_s``; all other fields are None."""
+        """Return the values that can be read now, with the time ``at_s``; other fields are None."""
         ...
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Source(Protocol):
 
 
 def is_throttled(reading: Reading, *, max_sm_clock_mhz: float | None) -> bool | None:
-    """Return whether a reading shows a throttled device; None if it cannot show it.
+    """Return whether a reading shows a throttled device; None if the reading does not tell.
 
     True for a reason among ``THROTTLING``, or for a busy device below three quarters of its highest
     clock. An idle device has slowed down by itself, so its reading shows nothing.
@@ -125,7 +125,7 @@ def is_throttled(reading: Reading, *, max_sm_clock_mhz: float | None) -> bool | 
 
 
 def condition_of(readings: Sequence[Reading], *, max_sm_clock_mhz: float | None) -> Condition:
-    """Return the state over several readings: means, and throttled if any reading shows throttling.
+    """Return the state over several readings: means, and whether any reading shows throttling.
 
     Clocks of idle readings are left out, because the driver lowers the clocks between launches.
     """
@@ -178,7 +178,7 @@ class Monitor:
 
         The state comes from the readings in this window. Without such readings, it comes from the
         nearest reading before and after the window, each at most ``MAX_NEIGHBOUR_DISTANCE_S`` away.
-        Right after the window there is only a reading before it.
+        Right after the window has ended, only the reading before it exists.
         """
         inside, before, after = self._around(start_s, end_s)
         chosen = inside
@@ -201,7 +201,7 @@ class Monitor:
             return self._readings[-1] if self._readings else None
 
     def close(self) -> None:
-        """End the thread and close the source; a thread that still waits for the driver is left."""
+        """End the thread, then close the source; leave both if the thread waits for the driver."""
         self._closing.set()
         self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():
@@ -244,7 +244,7 @@ class Monitor:
             reading = self._read()
             with self._lock:
                 self._readings.append(reading)
-            # Polls that were missed are skipped, not made up for.
+            # Missed polls are skipped and not repeated later.
             next_s = max(next_s + self._period_s, self._clock())
             self._closing.wait(max(0.0, next_s - self._clock()))
 

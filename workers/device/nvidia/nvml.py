@@ -1,7 +1,8 @@
 """The only module that imports ``pynvml`` (package ``nvidia-ml-py``), the Python library of NVML.
 
-Finds a card by its UUID or PCI bus, never by index, since NVML's order is not OpenCL's. A
-missing library, driver or card is returned as a value. ``nvml_gpu.py`` has the queries to a card.
+Finds a card by its UUID or PCI bus, never by index, because the order of cards differs between NVML
+and OpenCL. A missing library, driver or card is returned as a value. ``nvml_gpu.py`` queries a
+card.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ANSWER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlAbsent:
-    """Why NVML does not answer, and how to mend it; ``is_lost``: the card exists but is silent."""
+    """Why NVML does not answer, and the remedy; ``is_lost``: the card exists but is silent."""
 
     reason: str
     mend: str
@@ -58,8 +59,8 @@ def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlA
             return NvmlGpu(library, getattr(library, function)(name))
         except library.NVMLError as error:
             why = f"{name}: {error}"
-            # A search by UUID asks all cards, and any lost card gives this error. By bus NVML asks
-            # only this card.
+            # A search by UUID asks all cards, and any lost card gives this error. A search by PCI
+            # bus asks only this card.
             is_lost = name == pci_bus_id and is_from_a_lost_card(library, error)
     library.nvmlShutdown()
     if is_lost:

@@ -1,6 +1,6 @@
 """The buffers of one kernel on an OpenCL device.
 
-Owns the buffers of a task (``OpenclLoadedKernel``), and that at most one launch config is in place.
+Owns the buffers of a task (``OpenclLoadedKernel``), and keeps at most one launch config in place.
 ``opencl/limits.py`` checks configs, ``opencl/launcher.py`` launches them, and
 ``workers/plan/inputs.py`` has the rule for contents.
 """
@@ -28,8 +28,9 @@ _BOTH_PADDINGS_BYTES = FRONT_PADDING_BYTES + PADDING_BYTES
 _RESERVED_SHARE = 0.5
 """Largest share of the device's memory that ``reserve`` allocates."""
 _AHEAD_SHARE = 1 / 16
-"""The same share while another process holds the device. Together, one process may take
-``_RESERVED_SHARE``, three others this share each, and each process keeps 1/32 for later."""
+"""The same share while another process holds the device. At the same time, one process may allocate
+``_RESERVED_SHARE``, three others may allocate this share each, and each process keeps 1/32 of the
+memory for its next task (``_KEPT_SHARE`` in ``queue.py``)."""
 
 
 class OpenclLoadedKernel:
@@ -37,16 +38,16 @@ class OpenclLoadedKernel:
 
     def __init__(self, *, queue: DeviceQueue, kernel: Kernel, cl_kernel: cl.Kernel) -> None:
         if kernel.signature is None:
-            raise ValueError(f"kernel {kernel.name}: it has no signature, so it cannot be launched")
+            raise ValueError(f"kernel {kernel.name} has no signature, so it cannot be launched")
         self.signature = kernel.signature
         self.queue = queue
         self.cl_kernel = cl_kernel
         self._current: OpenclLauncher | None = None
         self._buffers: dict[int, cl.Buffer] = {}
-        """The buffers by position; a padded buffer is a part of its allocation in ``_wholes``."""
+        """The buffers by position; a padded buffer is a part of an allocation in ``_wholes``."""
         self._wholes: dict[int, cl.Buffer] = {}
         self._ends_of_contents: dict[int, int] = {}
-        """By position, the bytes after which a buffer has only zeros; missing for a new buffer."""
+        """By position, the offset after which a buffer has only zeros; missing for a new buffer."""
         self._paddings_to_clear: list[tuple[cl.Buffer, int]] = []
         """Allocations with padding, and the number of bytes between their two paddings."""
         self._is_reserved = False
@@ -65,17 +66,18 @@ class OpenclLoadedKernel:
         with_padding: bool,
         ahead: bool = False,
     ) -> None:
-        """Allocate each buffer as large as the largest config needs it, if all fit; launch nothing.
+        """Allocate each buffer in the size that the largest config needs, if all buffers fit.
 
-        Buffers that grew from config to config would be freed and allocated a dozen times, each
-        time at the cost of a launch or more. ``prepare`` refuses configs that are too large.
+        Launches nothing. Buffers that grew from config to config would be freed and allocated a
+        dozen times, each time at the cost of a launch or more. ``prepare`` refuses configs that are
+        too large.
 
         Args:
             configs: the configs to come.
             with_padding: on a GPU, put ``FRONT_PADDING_BYTES`` before and ``PADDING_BYTES`` behind
                 each buffer; ``prepare`` fills them with zeros.
-            ahead: whether another process holds the device. If so, and more than ``_AHEAD_SHARE``
-                is needed, allocate nothing yet.
+            ahead: whether another process holds the device. If so, and if more than
+                ``_AHEAD_SHARE`` of the memory is needed, allocate nothing yet.
 
         Raises:
             DeviceFailure: The context is lost.
@@ -115,7 +117,7 @@ class OpenclLoadedKernel:
             self.release(keep=False)  # the memory is in use elsewhere; smaller configs may fit
 
     def _largest_bytes(self, configs: Sequence[LaunchConfig]) -> dict[int, int]:
-        """Return the maximum bytes of each global buffer that these configs need, by position."""
+        """Return, by position, the maximum bytes that these configs need of each global buffer."""
         largest: dict[int, int] = {}
         for config in configs:
             for argument, given in zip(self.signature.arguments, config.args, strict=True):
@@ -144,7 +146,7 @@ class OpenclLoadedKernel:
         self._paddings_to_clear.clear()
 
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
-        """Set the arguments of ``config``, every buffer filled with the inputs of its seed.
+        """Set the arguments of ``config``, and fill every buffer with the inputs of its seed.
 
         Launchers of earlier configs become invalid, because all share the kernel and its buffers.
 
@@ -186,14 +188,14 @@ class OpenclLoadedKernel:
         return launcher
 
     def read_buffer(self, position: int, num_bytes: int) -> bytes:
-        """Return the first bytes of one argument's buffer, its guard included."""
+        """Return the first ``num_bytes`` of one argument's buffer, which may include its guard."""
         with cl_errors(Stage.CHECK, waiting=True):
             return self.queue.read(self._buffers[position], num_bytes)
 
     def release(self, *, keep: bool = True) -> None:
         """Release the kernel's buffers; wait until the driver has cleared freed memory.
 
-        Clearing would disturb the next timed launch. A lost context has lost its buffers, too.
+        The clearing would disturb the next timed launch. A lost context has lost its buffers, too.
 
         Args:
             keep: keep buffers for the next kernel, within bounds, instead of freeing them.
@@ -267,7 +269,7 @@ class OpenclLoadedKernel:
         )
 
     def _clear_behind(self, position: int, end_bytes: int) -> None:
-        """Overwrite with zeros what a larger config or another kernel has left behind the guard.
+        """Overwrite with zeros the data of a larger config or another kernel behind the guard.
 
         Otherwise a kernel that reads further than planned would depend on the previous config.
         """

@@ -1,8 +1,8 @@
 """The words of a kernel's build options, and which of them a parser or a device's compiler may get.
 
-Splits options into words, and owns the list of allowed options: a corpus is untrusted, and
-other options read files. Options with an unclosed quote are split at blanks; ``session.py`` refuses
-them later, with a failure code.
+Splits options into words, and owns the list of allowed options. The list is needed because a corpus
+is untrusted, and other options read files. Options with an unclosed quote are split at blanks;
+``session.py`` refuses them later, with a failure code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shlex
 _MACRO = re.compile(
     r"[A-Za-z_]\w*(?:\([\w,.]*\))?(?:=[!#%&()*+,\-./:;<=>?\[\]^\w{|}~]*)?", re.ASCII
 )
-"""Has no blanks and no quotes, because runtimes split the options again by rules of their own."""
+"""A macro without blanks or quotes, because runtimes split the options again by their own rules."""
 _KNOWN = re.compile(
     r"-cl-std=CL\d\.\d|-w|-Werror"
     r"|-cl-(?:single-precision-constant|denorms-are-zero|fp32-correctly-rounded-divide-sqrt"

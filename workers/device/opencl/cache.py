@@ -24,7 +24,8 @@ _PREFIX = "llmperf-pocl-"
 def use_private_cache() -> None:
     """Give PoCL a folder that is removed when this process exits; disable pyopencl's own cache.
 
-    A ``POCL_CACHE_DIR`` that the user has set stays; the parent process's is replaced.
+    A ``POCL_CACHE_DIR`` that the user has set stays; one that the parent process has set for itself
+    is replaced.
     """
     os.environ["PYOPENCL_NO_CACHE"] = "1"
     given = Path(os.environ.get("POCL_CACHE_DIR", ""))
@@ -56,7 +57,7 @@ def _own_prefix() -> str:
 
 
 def _world() -> str:
-    """Return the host, its boot and the pid namespace, as hosts and containers may share /tmp."""
+    """Return the host, its boot and its pid namespace: hosts and containers may share /tmp."""
     host = sha256_hex(platform.node().encode())[:8]
     return f"{host}x{_boot_id()}x{Path('/proc/self/ns/pid').stat().st_ino}"
 

@@ -1,9 +1,9 @@
-"""Make the source text that a device's compiler gets, which cannot name any other file.
+"""Make the source text that a device's compiler gets, so that the text cannot name another file.
 
 Owns the last check before a compiler. A directive that would read a file becomes an error in its
 branch, inline assembly becomes an error wherever it is used, and a source cannot test whether a
 file exists. A source without such directives and words is not changed. The parser needs no such
-check, as it can see no file (``clang/parse.py``).
+check, because it cannot open any file (``clang/parse.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HARMLESS_DIRECTIVES = frozenset(
     }
 )  # fmt: skip
 _MESSAGE_DIRECTIVES = frozenset({"error", "warning"})
-"""Directives in which, for some compilers, a comment can begin, and for others not."""
+"""Directives in which some compilers let a comment begin and others do not."""
 _NOT_IN_A_MESSAGE = re.compile(r"[^\w .,:;()<>=+/-]|/(?=/)")
 _READING_PRAGMA = re.compile(r"\b(?:dependency|module|include_alias|pch_preprocess)\b")
 _READING_PRAGMA_IN_CODE = re.compile(r"\bdependency\b|\bclang\s+module\b|\binclude_alias\b")
@@ -52,11 +52,12 @@ _SUSPECT = re.compile(
     re.MULTILINE,
 )
 _READ_ALIKE = re.compile(r"[\x00\ufeff\x1a]|\r(?!\n)|\?\?[=/]|\\[^\S\n]+\n|[^\S \t\n\r\f\v]")
-"""Characters that one compiler reads as white space, a new line or a sign, and another does not."""
+"""Characters that only some compilers read as white space, a new line or a sign."""
 _WITHOUT_ASSEMBLY = "".join(
     f'#define {word} "inline assembly is refused" 0\n' for word in sorted(_ASSEMBLY)
 )
-"""Text that contains no name that a source could define, and that is not valid as code."""
+"""Replaces each assembly keyword by text that is not valid code and contains no name, so that no
+source can define this name."""
 _WITHOUT_QUESTIONS = "".join(f"#undef {word}\n" for word in sorted(_QUESTIONS))
 _QUIETLY = (
     "#ifdef __clang__\n#pragma clang diagnostic push\n"
@@ -66,7 +67,7 @@ _QUIETLY = (
 
 
 def compiler_text(source: str, options: str = "") -> str:
-    r"""Return what a compiler may get of ``source``; lines keep their numbers.
+    r"""Return the text that a compiler may get for ``source``; lines keep their numbers.
 
     Args:
         source: OpenCL C.
@@ -89,7 +90,7 @@ def compiler_text(source: str, options: str = "") -> str:
 
 
 def _joined(source: str) -> str:
-    """Return ``source`` with continued lines joined; empty lines keep the number of lines."""
+    """Return ``source`` with continued lines joined; added empty lines keep the line numbers."""
     text = _NEWLINE.sub("\n", source.replace("\0", " ").replace("\ufeff", " ").replace("\x1a", " "))
     while True:
         with_signs = _TRIGRAPH.sub(lambda found: _TRIGRAPHS[found[0]], text)
@@ -140,7 +141,7 @@ def _leaves_line_blank(piece: str, was_blank: bool) -> bool:
 
 
 def _directive(text: str, found: re.Match[str]) -> tuple[str, int]:
-    """Return what replaces the directive whose sign is ``found``, and where ``text`` goes on."""
+    """Return the replacement of the directive whose sign is ``found``, and its end in ``text``."""
     between = _BLANK.match(text, found.end())
     assert between is not None, "the pattern matches an empty string, too"
     name = _NAME.match(text, between.end())

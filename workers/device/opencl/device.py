@@ -29,7 +29,7 @@ _VENDOR_NOISE = re.compile(
 
 
 def find_cl_device(ref: DeviceRef) -> cl.Device:
-    """Return the device that ``ref`` names, by platform and device name, not only by an index.
+    """Return the device with the platform and device name of ``ref``, not only with its index.
 
     ``cuda:N`` counts the GPUs of its platform, because cards of one model share their name.
 
@@ -51,7 +51,7 @@ def find_cl_device(ref: DeviceRef) -> cl.Device:
             return named[0]
     raise LookupError(
         f"no device {ref.name!r} of platform {ref.platform!r} ({ref.selector}); "
-        f"there is: {', '.join(seen) or 'none'}"
+        f"devices found: {', '.join(seen) or 'none'}"
     )
 
 
@@ -161,9 +161,9 @@ def _slug(text: str) -> str:
 def last_level_cache_bytes(device: cl.Device) -> int:
     """Return the size of the last-level cache in bytes, the largest of all known figures.
 
-    OpenCL's figure is often too small. Intel's runtime reports the L2 of one core, so for a CPU the
-    caches that Linux lists count, too. NVIDIA's runtime reports a first-level cache, so for a GPU
-    the CUDA driver's figure counts, too.
+    OpenCL's figure is often too small. Intel's runtime reports the L2 cache of one core, so for a
+    CPU the caches that Linux lists count, too. NVIDIA's runtime reports a first-level cache, so for
+    a GPU the CUDA driver's figure counts, too.
     """
     sizes = [int(device.global_mem_cache_size)]
     if device.type & cl.device_type.CPU:

@@ -64,7 +64,7 @@ def cl_errors(stage: Stage, *, waiting: bool = False) -> Iterator[None]:
 
 
 def launch_error(detail: str) -> DeviceFailure:
-    """Return the failure of a launch that LLMPerf refuses, before the driver could crash on it."""
+    """Return the failure of a launch that LLMPerf refuses, because the driver could crash on it."""
     return _failure(FailureCode.LAUNCH_ERROR, Stage.LAUNCH, detail)
 
 

@@ -15,7 +15,8 @@ uint hashed(ulong i, uint key)
     return mix32((uint)i * 0x9E3779B9u + (key ^ ((uint)(i >> 32) * 0xC2B2AE35u)));
 }
 
-// Index of scalar i of a structure's member: `count` scalars from `offset` on, every `stride`.
+// Index of scalar i of a structure's member, which has `count` scalars from `offset` on in each
+// structure of `stride` scalars.
 #define LEAF_PLACE (i / count * stride + offset + i % count)
 
 // NAME writes n scalars and `zeros` zeros behind them; NAME_leaf writes a member of n / count
@@ -109,9 +110,9 @@ FILL_HALVES(fill, (float)(bits >> 21) * 0x1.0p-11f)
 FILL_HALVES(flags, (float)below_limit(bits, limit))
 FILL_HALVES(signed, (float)signed_steps(bits, 11) * 0x1.0p-9f)
 
-// Writes `n` quads of words, which differ in each call because a memory may compress constants.
-// Each work-item writes one quad, which takes 5 ms for 64 MiB on a 2-core CPU; a strided loop took
-// 75 ms.
+// Writes `n` quads of words. The words differ in each call, because a memory may compress
+// constants. Each work-item writes one quad. This takes 5 ms for 64 MiB on a 2-core CPU; a strided
+// loop took 75 ms.
 __kernel void flush(__global uint4 *out, ulong n, uint key)
 {
     ulong i = get_global_id(0);
@@ -119,7 +120,7 @@ __kernel void flush(__global uint4 *out, ulong n, uint key)
         out[i] = (uint4)((uint)i ^ key);
 }
 
-// Writes `value`, a byte repeated four times, to n bytes from `start`; 16 bytes at once if aligned.
+// Writes `value`, a byte repeated four times, to n bytes from `start` on, 16 aligned bytes at once.
 __kernel void set_bytes(__global uchar *out, ulong start, ulong n, uint value)
 {
     ulong i = (ulong)get_global_id(0) * 16;
@@ -134,7 +135,7 @@ __kernel void set_bytes(__global uchar *out, ulong start, ulong n, uint value)
     }
 }
 
-// Sums of hashed words, which do not depend on the order of the work-items.
+// Computes two sums of hashed words. The sums do not depend on the order of the work-items.
 __kernel void digest(__global const uint *words, ulong n, __global uint *sums)
 {
     uint a = 0, b = 0;
@@ -160,8 +161,9 @@ __kernel void triad(__global const float4 *a, __global const float4 *b, __global
         c[i] = a[i] + 3.0f * b[i];
 }
 
-// Eight independent chains of four lanes: 64 FLOP per turn, enough to cover the latency of an FMA.
-// Written a * m + k, which OpenCL may contract: PoCL's fma() is a call per lane, 25x slower.
+// Eight independent chains of four lanes: 64 FLOP per iteration, enough to hide the latency of an
+// FMA. Written as a * m + k, which OpenCL may contract: PoCL's fma() is a call for each lane and 25
+// times slower.
 #define FMA_CHAIN(NAME, SCALAR, VECTOR)                                         \
     __kernel void NAME(__global SCALAR *out, uint turns, SCALAR x, SCALAR y)    \
     {                                                                           \
@@ -198,7 +200,7 @@ FMA_CHAIN(fma_float64, double, double4)
 #endif
 
 // Uses 2 KiB of private memory per work-item, which no optimiser can remove. Once a context has
-// allocated that much, later kernels that need as much do not wait for it.
+// allocated that much, later kernels that need as much do not wait for the allocation.
 __kernel void deep(__global uint *out, uint turns)
 {
     uint values[512];

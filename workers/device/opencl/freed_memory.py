@@ -1,4 +1,4 @@
-"""Wait for device memory that was freed, and that the driver is probably still clearing.
+"""Wait until the driver has probably cleared the device memory that was freed.
 
 On an H200 (driver 580.159) launches limited by memory take 12 to 14 % longer after a buffer was
 freed, also in other processes. This lasts for the buffer's bytes divided by 335 to 440 GB/s. A
@@ -21,7 +21,7 @@ class FreedMemory:
     """The memory that one context has freed.
 
     Args:
-        bytes_per_s: speed of clearing; None: nothing is cleared, as on a CPU device.
+        bytes_per_s: speed of clearing; None on a CPU device, where nothing is cleared.
         clock: monotonic seconds.
         sleep: waits for a number of seconds.
     """

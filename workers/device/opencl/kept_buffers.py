@@ -18,7 +18,7 @@ from workers.device.opencl.errors import cl_errors
 
 PAGE_BYTES = 2**21
 """Sizes of kept buffers are multiples of this number of bytes. NVIDIA's driver maps pages of 2 MiB,
-so this costs no memory, and tasks with buffers of similar size can share them."""
+so this costs no memory, and tasks that need buffers of similar size can use the same ones."""
 
 
 class KeptBuffers:
@@ -29,7 +29,7 @@ class KeptBuffers:
     Args:
         allocate: returns a buffer of this many bytes; raises DeviceFailure.
         free: frees a buffer; raises pyopencl.Error if the context is lost.
-        max_bytes: maximum bytes to keep in all; with 0, every buffer is allocated and freed.
+        max_bytes: maximum bytes to keep in all; with 0, every buffer is allocated and freed anew.
     """
 
     def __init__(

@@ -20,14 +20,14 @@ from workers.plan.inputs import fill_specs
 
 AT_ONCE = 10  # launches of a short kernel that are enqueued together
 _AT_ONCE_BELOW_NS = 9_000.0
-"""Launches shorter than this number of ns are enqueued several at a time. To enqueue one takes 14
-µs, so each launch has ended before the next one is enqueued."""
+"""Launches shorter than this number of ns are enqueued several at a time. To enqueue one launch
+takes 14 µs, so each launch has ended before the next one is enqueued."""
 _AT_ONCE_REFILL_BYTES = 2**21
-"""Maximum bytes to refill between such launches; refilling so many takes as long as a launch."""
+"""Maximum bytes to refill before each such launch; to refill so many takes as long as a launch."""
 IDLE_NS = 3_000
-"""Minimum of ns for which the device must be idle before a launch counts. On an H200 the gap is
-1,300 ns between queued launches, and 5,000 ns or more if the device waits for the host. After such
-a long gap, event times are the same as when the host waits for each launch."""
+"""Number of ns for which the device must be idle before a launch, so that the launch counts. On an
+H200 the gap is 1,300 ns between queued launches, and 5,000 ns or more if the device waits for the
+host. After such a long gap, event times are the same as when the host waits for each launch."""
 
 _WRITTEN = (Access.WRITE, Access.READ_WRITE)
 _START, _END = cl.profiling_info.START, cl.profiling_info.END
@@ -35,7 +35,7 @@ _START, _END = cl.profiling_info.START, cl.profiling_info.END
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedBuffer:
-    """One global or constant buffer of the current config; ``num_bytes`` leaves out its guard."""
+    """One global or constant buffer of the current config; ``num_bytes`` excludes its guard."""
 
     argument: Argument
     buffer: cl.Buffer
@@ -77,10 +77,10 @@ class OpenclLauncher:
         return self._needs_refill
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
-        """Restore the written buffers (with ``everything`` all) to the inputs of ``seed``; untimed.
+        """Restore the written buffers (``everything``: all) to the inputs of ``seed``; untimed.
 
         The zeros behind a buffer are restored, too (behind structures only at a config's first
-        refill). Otherwise the inputs of a larger config would follow a smaller buffer.
+        refill). Otherwise the inputs of a larger config would remain behind a smaller buffer.
         """
         self._require_current()
         with cl_errors(Stage.LAUNCH):
@@ -141,7 +141,10 @@ class OpenclLauncher:
             raise failure_of(error, stage=Stage.LAUNCH, waiting=is_waiting) from error
 
     def num_at_once(self, estimate_ns: float) -> int:
-        """Return how many launches of this length to enqueue at once; 1 on a CPU, which lags."""
+        """Return how many launches of this length to enqueue at once.
+
+        The number is 1 on a CPU device, where launches enqueued together would wait in the queue.
+        """
         if not self._queue.is_gpu or estimate_ns > _AT_ONCE_BELOW_NS:
             return 1
         if self.needs_refill:
@@ -150,7 +153,10 @@ class OpenclLauncher:
         return AT_ONCE
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
-        """Launch ``count`` times without waiting in between; return times on an idle device, ns."""
+        """Launch ``count`` times without waiting in between; return the times, ns.
+
+        Leaves out launches that did not find the device idle.
+        """
         self._require_current()
         config, queue, kernel = self._config, self._queue.queue, self._cl_kernel
         global_size, local_size = config.global_size, config.local_size
@@ -180,7 +186,7 @@ class OpenclLauncher:
         return times_ns
 
     def flush_cache(self) -> None:
-        """Write twice the last-level cache, so that the next launch starts cold."""
+        """Write twice the size of the last-level cache, so that the next launch starts cold."""
         with cl_errors(Stage.LAUNCH):
             self._queue.flush_cache()
 
@@ -201,7 +207,7 @@ class OpenclLauncher:
             )
 
     def retire(self) -> None:
-        """Invalidate this launcher, as another config gets its kernel's arguments and buffers."""
+        """Invalidate this launcher, because its kernel and buffers now serve another config."""
         self._is_retired = True
 
     def _require_current(self) -> None:

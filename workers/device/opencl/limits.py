@@ -69,7 +69,7 @@ class LaunchLimits:
         if len(config.args) != len(self._signature.arguments):
             raise launch_error(
                 f"{self._name} has {len(self._signature.arguments)} arguments, "
-                f"the launch config {len(config.args)}"
+                f"but the launch config has {len(config.args)}"
             )
         self._check_ndrange(config)
         self._check_memory(config)
@@ -79,17 +79,22 @@ class LaunchLimits:
         device = self._device
         shape = f"global size {total}, local size {group}"
         if not 1 <= len(total) <= 3 or len(total) != len(group):
-            raise launch_error(f"{shape}: one to three dimensions, as many in both, are needed")
+            raise launch_error(
+                f"{shape}: both must have the same number of dimensions, one to three"
+            )
         if min(*total, *group) < 1 or any(n % m for n, m in zip(total, group, strict=True)):
             raise launch_error(f"{shape}: the global size must be a multiple of the local size")
         if math.prod(group) > self._max_local_items:
             raise launch_error(
-                f"{shape}: {math.prod(group)} work-items per work-group; on this device "
+                f"{shape}: a work-group has {math.prod(group)} work-items, but on this device "
                 f"{self._name} takes at most {self._max_local_items} (CL_KERNEL_WORK_GROUP_SIZE)"
             )
         for count, limit in zip(group, device.max_work_item_sizes, strict=False):
             if count > limit:
-                raise launch_error(f"{shape}: {count} work-items in one dimension, limit {limit}")
+                raise launch_error(
+                    f"{shape}: a work-group has {count} work-items in one dimension, but the "
+                    f"device allows at most {limit}"
+                )
         required = self._signature.required_local_size
         if required is not None and tuple(required[: len(group)]) != group:
             raise launch_error(f"{shape}: {self._name} requires the local size {required}")
@@ -111,15 +116,18 @@ class LaunchLimits:
                     num_bytes = padded(num_bytes)
                 if num_bytes > limit:
                     raise out_of_memory(
-                        f"argument {argument.name!r}: {num_bytes} bytes, the maximum is {limit}"
+                        f"argument {argument.name!r} needs {num_bytes} bytes, but the maximum is "
+                        f"{limit}"
                     )
         if local_bytes > device.local_memory_bytes:
             raise out_of_memory(
-                f"{local_bytes} bytes of local memory, the device has {device.local_memory_bytes}"
+                f"{local_bytes} bytes of local memory are needed, but the device has "
+                f"{device.local_memory_bytes}"
             )
         if global_bytes > device.global_memory_bytes:
             raise out_of_memory(
-                f"{global_bytes} bytes of buffers, the device has {device.global_memory_bytes}"
+                f"{global_bytes} bytes of buffers are needed, but the device has "
+                f"{device.global_memory_bytes}"
             )
 
 
@@ -137,7 +145,9 @@ def _require_supported(argument: Argument) -> None:
         return
     types = [leaf.scalar_type for leaf in argument.leaves] or [argument.scalar_type]
     if not usable or not all(map(is_fillable, types)):
-        detail = f"argument {argument.name!r} ({argument.kind}, {argument.type_name})"
+        detail = (
+            f"argument {argument.name!r} ({argument.kind}, {argument.type_name}) cannot be passed"
+        )
         raise DeviceFailure(
             Failure(code=FailureCode.UNSUPPORTED, stage=Stage.SIGNATURE, detail=detail)
         )

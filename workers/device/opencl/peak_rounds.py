@@ -1,13 +1,14 @@
-"""Measure the best rate of several loads in rounds: every load has a short turn in each round.
+"""Measure the best rate of each of several loads, in rounds in which every load has a short turn.
 
 Owns the rounds and their spread. ``peaks.py`` has the loads.
 
 The best of five launches in a row was not enough on a CPU device. They took 2 ms, less than a time
 slice of the scheduler. If another process used one of two processors for that long, half the peak
-was recorded (117 instead of 231 GFLOP/s in 3 of 8 starts on 2 cores). Eight rounds are enough
-beside one busy process. Beside two busy processes, one start in a CI run still gave 158 GFLOP/s.
-So rounds go on until two of them agree, but not for longer than a start may take: beside busy
-processes, 32 rounds took 10.9 s on a CPU whose caches of 300 MiB need arrays of 1.5 GiB.
+was recorded (117 instead of 231 GFLOP/s in 3 of 8 starts on 2 cores). Eight rounds are enough if
+one other process is busy. With two busy processes, one start in a CI run still gave 158 GFLOP/s.
+So rounds go on until two of them agree. Their time is limited, because a start must not take too
+long: beside busy processes, 32 rounds took 10.9 s on a CPU whose caches of 300 MiB need arrays of
+1.5 GiB.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def peaks_of(
 ) -> list[Peak]:
     """Return the peak of each load.
 
-    Rounds go on beyond ``num_rounds`` while only one round came close to the best rate of some
-    load. All other rounds were disturbed then, so the best one may have been disturbed, too.
+    Rounds go on beyond ``num_rounds`` while, for some load, no second round comes close to the best
+    rate. Then all other rounds were disturbed, so the best one may have been disturbed, too.
 
     Args:
         loads: the loads to measure, warmed up.
@@ -64,7 +65,7 @@ def peaks_of(
             load has a turn.
         most_rounds: maximum number of turns of each load.
         most_s: seconds after which no round beyond ``num_rounds`` begins.
-        turn_s: seconds of a turn, which has at least one launch.
+        turn_s: seconds that a turn takes; each turn has at least one launch.
         clock_s: monotonic seconds.
     """
     rounds: list[list[float]] = []

@@ -50,11 +50,11 @@ class FmaLoad:
 class TriadLoad:
     """STREAM's triad over three arrays with ``total_bytes`` together.
 
-    Bytes are counted as in STREAM: two reads and one write per element, no write-allocate.
-    ``floor_ns`` is subtracted from each time, but at most half the time: a GPU moves data in its
-    cache faster than it begins and ends a launch, and a peak that is too low would flag correct
-    kernels. Pass the time of the shortest empty launch, because the best of thousands of launches
-    has the shortest start, too.
+    Bytes are counted as in STREAM: two reads and one write per element, without the reads of a
+    write-allocate cache. ``floor_ns``, but at most half the time, is subtracted from each time: a
+    GPU moves data in its cache faster than it begins and ends a launch, and a peak that is too low
+    would flag correct kernels. Pass the time of the shortest empty launch as ``floor_ns``, because
+    the fastest of thousands of launches has the shortest start, too.
     """
 
     def __init__(self, queue: DeviceQueue, *, total_bytes: int, floor_ns: float = 0.0) -> None:
@@ -125,8 +125,8 @@ def _timer_step_and_empty_launches(
 ) -> tuple[float, npt.NDArray[np.int64]]:
     """Return the smallest observed step of the event clock, and the times of an empty kernel, ns.
 
-    The step is observed because reported steps are wrong: NVIDIA's OpenCL reports 1,000 ns on an
-    H200, whose time stamps are 32 ns apart.
+    The step is observed because reported steps are wrong: NVIDIA's OpenCL reports a step of 1,000
+    ns on an H200, but time stamps are 32 ns apart.
     """
     kernel = queue.new_kernel("empty_launch")
     output = queue.allocate(4096)

@@ -35,8 +35,8 @@ def set_scalar(kernel: cl.Kernel, position: int, value: np.generic | npt.NDArray
     """Set an argument that is passed by value.
 
     ``Kernel.set_arg`` takes any object and first tries three conversions of a number. That takes 14
-    µs instead of 0.1 µs, as long as a short launch. This function calls the private function that
-    ``set_arg`` calls in the end; pyopencl may not have that function.
+    µs, as long as a short launch, instead of 0.1 µs. This function calls the private function that
+    ``set_arg`` calls in the end, or ``set_arg`` if pyopencl does not have the private function.
     """
     set_bytes = getattr(kernel, "_set_arg_buf", kernel.set_arg)
     set_bytes(position, value)
@@ -53,7 +53,7 @@ class OwnLaunch:
         self._num_items = num_items
 
     def enqueue(self) -> cl.Event:
-        """Enqueue it once."""
+        """Enqueue the kernel once."""
         return self._queue.enqueue_own(self._kernel, self._num_items)
 
 
@@ -83,7 +83,7 @@ class DeviceQueue:
         self.own_local_size = min(64 if is_cpu else 256, device.max_work_group_size)
 
     def new_kernel(self, name: str) -> cl.Kernel:
-        """Return a new object of a kernel in fill.cl, whose arguments only the caller sets."""
+        """Return a new object of a kernel in fill.cl; only the caller sets its arguments."""
         return cl.Kernel(self._program, name)
 
     def own_kernel(self, name: str) -> cl.Kernel:
@@ -104,7 +104,7 @@ class DeviceQueue:
         self.freed.note(num_bytes)
 
     def deepen_private_memory(self) -> None:
-        """Make a GPU's context allocate private memory now, not while a kernel holds the lock."""
+        """Make a GPU's context allocate private memory now, before this process takes the lock."""
         if self.is_gpu:
             out = self.allocate(4 * self.own_local_size)
             kernel = self.own_kernel("deep")
@@ -115,14 +115,14 @@ class DeviceQueue:
             out.release()
 
     def make_resident(self, buffers: Sequence[cl.Buffer]) -> None:
-        """Make a GPU allocate these buffers' memory now, not at first use; launch nothing.
+        """Make a GPU allocate the memory of these buffers now, not at first use; launch nothing.
 
         Raises:
             DeviceFailure: out_of_memory.
         """
         if self.is_gpu and buffers:
             flags = cl.mem_migration_flags.CONTENT_UNDEFINED
-            with cl_errors(Stage.LAUNCH):  # no kernel runs, so the error number tells the cause
+            with cl_errors(Stage.LAUNCH):  # no kernel runs, so the error number names the cause
                 cl.enqueue_migrate_mem_objects(self.queue, list(buffers), flags).wait()
 
     def enqueue_own(self, kernel: cl.Kernel, num_items: int) -> cl.Event:
@@ -150,7 +150,7 @@ class DeviceQueue:
         self.freed.await_cleared()
 
     def note_settled(self) -> None:
-        """Note that the last command was waited for, so no work of LLMPerf is left on the queue."""
+        """Note that the last command has ended, so no work of LLMPerf is left on the queue."""
         self._has_own_work = False
 
     def fill(self, buffer: cl.Buffer, kind: FillKind, num_scalars: int, key: int) -> None:
@@ -208,10 +208,10 @@ class DeviceQueue:
         self.enqueue_own(kernel, math.ceil(num_bytes / _SET_BYTES_AT_ONCE))
 
     def flush_cache(self) -> None:
-        """Write twice the last-level cache, but at most a quarter of the largest allocation."""
+        """Write twice the size of the last-level cache; at most 1/4 of the largest allocation."""
         if self._flush is None:
             self._flush = self._new_flush()
-            self._enqueue_flush(*self._flush[:2])  # the first use of its pages and kernel is slow
+            self._enqueue_flush(*self._flush[:2])  # the first use of the pages and kernel is slow
             self.queue.finish()
         self._enqueue_flush(*self._flush[:2])
 

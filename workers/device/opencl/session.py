@@ -40,11 +40,11 @@ def build_program(
 ) -> tuple[cl.Program, str]:
     """Build from source text or from a binary; return the program and the compiler's log.
 
-    Source and options may be untrusted. The compiler gets no way to another file, and only options
-    that are known to be harmless.
+    Source and options may be untrusted. So the compiler cannot open another file, and gets only
+    options that are known to be harmless.
 
-    pyopencl's own cache is off, because build times must be real and no file may be shared with a
-    child that is killed.
+    pyopencl's own cache is off, because build times must be real, and because a child that is
+    killed must not share a file with other children.
 
     Raises:
         DeviceFailure: ``build_error``, with the compiler's log.
@@ -65,8 +65,9 @@ def build_program(
             program = cl.Program(context, [device], [source])
         else:
             program = cl.Program(context, compiler_text(source, options))
-            # This query makes it a plain program. pyopencl's default path with its cache loses the
-            # log of a failed build and leaves the source in a temporary file.
+            # This query makes the object a plain program. Otherwise pyopencl builds through its
+            # cache. That path loses the log of a failed build and leaves the source in a temporary
+            # file.
             program.get_info(cl.program_info.NUM_DEVICES)
         try:
             program.build(options=words, cache_dir=False)  # type: ignore[arg-type]
@@ -99,7 +100,7 @@ class OpenclCompiler:
         self._context = cl.Context([self._device])
 
     def compile(self, kernel: Kernel) -> Program:
-        """Build ``kernel`` from source. Raises DeviceFailure (build_error) with the log."""
+        """Build ``kernel`` from source. Raises DeviceFailure (``build_error``) with the log."""
         start_s = time.perf_counter()
         program, log = build_program(
             self._context, self._device, kernel.source, kernel.build_options
@@ -119,7 +120,7 @@ class OpenclSession:
     """An open context with a profiling queue; lives in a run child."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        """Open the device ``ref``, build LLMPerf's kernels; raises LookupError if it is absent."""
+        """Open the device ``ref`` and build LLMPerf's kernels; LookupError if it is absent."""
         self._cl_device = find_cl_device(ref)
         self._context = cl.Context([self._cl_device])
         self._device = describe(self._cl_device)
@@ -164,7 +165,7 @@ class OpenclSession:
             self._spinner = FmaLoad(self._queue, "fma_float32")
         end_s = time.perf_counter() + milliseconds / 1000
         while time.perf_counter() < end_s:
-            self._spinner.launch_ns()  # an error here belongs to an earlier kernel, not to this one
+            self._spinner.launch_ns()  # an earlier kernel, not this one, causes any error here
 
     def sentinel_ns(self) -> float:
         """Return the median time of the sentinel kernel's launches, ns; its work never changes."""

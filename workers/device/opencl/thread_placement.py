@@ -1,9 +1,9 @@
 """Pin each of the busiest threads of this process to a processor of its own, for a short time.
 
 Owns the affinity of threads that a runtime has started. Linux may keep two of our threads on one
-processor while another process has a processor to itself. On 2 cores an OpenCL runtime then has one
-processor for seconds, and a launch takes twice as long (116 instead of 232 GFLOP/s, in half of the
-starts beside one busy process).
+processor while another process has a processor to itself. On 2 cores an OpenCL runtime then has
+only one processor for seconds, and a launch takes twice as long (116 instead of 232 GFLOP/s, in
+half of the starts beside one busy process).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def thread_times_ns() -> dict[int, int]:
 
 @contextlib.contextmanager
 def placed_apart(before_ns: Mapping[int, int]) -> Iterator[None]:
-    """Pin the threads busiest since ``before_ns`` to one processor each; undo it at the end.
+    """Pin the threads busiest since ``before_ns`` to one processor each until the block ends.
 
     Args:
         before_ns: ``thread_times_ns()`` before the work that shows which threads are busy.

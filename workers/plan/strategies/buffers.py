@@ -94,8 +94,8 @@ class AnalysedBuffers:
             global_size: work-items of the launch, by dimension.
             local_size: work-items of a work-group, by dimension.
             values: values of the scalars, by position.
-            contents: contents of the buffers whose values steer nothing that is known; None: the
-                usual contents.
+            contents: contents of the buffers whose values are not known to steer the kernel; None:
+                the usual contents.
         """
         scalars = {one.name: values[one.position] for one in integer_scalars(self.signature)}
         sizes = launch_sizes(global_size, local_size, scalars)

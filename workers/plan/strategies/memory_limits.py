@@ -58,7 +58,7 @@ def fits(
 
 
 def _constant_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int:
-    """Return the bytes of the largest ``__constant`` buffer; 0 without one."""
+    """Return the bytes of the largest ``__constant`` buffer; 0 if there is none."""
     return max(
         (
             (launch.elements or 0) * argument.element_bytes
@@ -84,9 +84,9 @@ def shapes_within(
 ) -> tuple[Shape, ...]:
     """Return the local sizes that kernel and device allow, without regard to local memory.
 
-    ``allows``: tells whether the kernel's own arrays are large enough for a local size. If it
-    allows none of the usual sizes, smaller ones are returned: those allowed sizes that have at
-    least half as many work-items as the largest allowed one.
+    ``allows``: tells whether the kernel's own arrays are large enough for a local size. If they are
+    too small for all usual sizes, the result has smaller sizes: those allowed sizes that have at
+    least half as many work-items as the largest allowed size.
     """
     dims = signature.dims
     limits = _side_limits(signature, device_class)

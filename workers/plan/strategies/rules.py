@@ -102,7 +102,7 @@ class MemoryAnalysisRule:
         return self.buffers.analysis.allows
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
-        """Return scalars that follow from the NDRange, and buffers that follow from both."""
+        """Return scalars that follow from the NDRange, and buffers that follow from these two."""
         variation = self.varied.at(global_size)
         fixed = {**variation.scalars, **self.buffers.given}
 
@@ -169,7 +169,7 @@ def _first_that_fits(
     for limit in limits:
         previous, arguments = arguments, with_limit(limit)
         if arguments == previous or fits_memory(arguments):
-            break  # no scalar depends on the limit, so another limit cannot help
+            break  # no scalar depends on the limit, so a lower limit cannot help
     return arguments
 
 
@@ -204,7 +204,7 @@ def completing_rule(
     Args:
         kernel: the kernel with its signature.
         device_class: the class of the device on which the launches run.
-        config: the plan configuration, of which the caps apply.
+        config: the plan configuration, whose caps apply.
         analysis: the kernel's memory analysis, if any.
         given: by position, the elements of a buffer or the value of a scalar.
     """
@@ -263,7 +263,7 @@ def _can_decouple(signature: Signature, analysis: Analysis) -> bool:
 
 
 def _known_positions(analysis: Analysis) -> frozenset[int]:
-    """Return the positions of buffers with a form of their own, or as a target of index values."""
+    """Return the positions of buffers that have a form, or that index values point into."""
     with_form = {one.position for one in analysis.extents if one.form is not None}
     targets = {one.position for role in analysis.index_roles for one in role.targets}
     return frozenset(with_form | targets)

@@ -16,16 +16,16 @@ from workers.plan.ndranges import Shape, log_uniform
 
 LOOP_LIMITS = (1024, 128, 16, 1)
 """Largest values of scalars that bound a loop or have no known role. If every work-item of a full
-device looped over the global size, a launch would take hours. The first limit with which the
-buffers fit is used, so matrices of many rows get shorter rows and no NDRange is left out."""
+device looped over the global size, a launch would take hours. The first limit for which the buffers
+fit is used. So matrices of many rows get shorter rows, and no NDRange is left out."""
 DRAWN_LOOP_LIMITS = (4096, 512, 64, 8, 1)
-"""The same limits for drawn values, as the upper ends of the ranges from which they are drawn."""
+"""The same limits for drawn values: the upper ends of the ranges from which values are drawn."""
 MOST_LANES = 32
 """Value of a scalar that splits a work-group: the size of the smallest usual 1-D group. It is a
 power of two, so it divides a group into equal parts."""
 GUARD_SPREAD = 4
 """A drawn guard lies between the global size divided by this number and multiplied by it."""
-PITCH_SPREAD = 2  # a drawn row length lies between global size 0 and this times it
+PITCH_SPREAD = 2  # a drawn row length lies between global size 0 and this multiple of it
 
 FLOATS = frozenset({"half", "float", "double"})
 _GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}

@@ -1,4 +1,4 @@
-"""Unusual inputs: values with which more work-items are active, and floats other than 1.0.
+"""Unusual inputs: values that make more work-items active, and floats other than 1.0.
 
 Decides which global sizes keep the usual values, and what all other sizes get: the ``InputChoice``
 of the kernel (made by ``workers/work/input_choice.py``), and random values if the kernel's analysis
@@ -36,7 +36,7 @@ class Variation:
     """What one launch gets in place of the usual values.
 
     ``scalars``: the values that change, by position. ``contents``: contents of the buffers whose
-    values steer nothing that is known; None: the usual contents.
+    values are not known to steer the kernel; None: the usual contents.
     """
 
     scalars: Mapping[int, Number] = field(default_factory=dict)

@@ -60,7 +60,7 @@ class AccessAnalysis:
         self._running: set[str] = set()
 
     def accesses(self, function: Function) -> tuple[Access, ...]:
-        """Return the access of each parameter, in order; NONE if it is not a pointer."""
+        """Return the access of each parameter, in order; NONE for a non-pointer."""
         flags = self.summary(function).flags
         return tuple(
             _access(flag, parameter.type)

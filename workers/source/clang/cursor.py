@@ -1,7 +1,7 @@
 """Turn libclang's cursors into plain nodes, one function at a time.
 
 Owns the numbers of libclang's cursor kinds and the C functions that its Python binding lacks. Only
-``clang/parse.py`` may import it.
+``clang/parse.py`` uses ``CursorReader``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ def register_functions() -> None:
 
 @contextlib.contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Allow the calls of a tree of ``_MAX_DEPTH`` levels; since Python 3.11 they use no C stack."""
+    """Raise Python's recursion limit, so that a tree of ``_MAX_DEPTH`` levels can be walked.
+
+    Since Python 3.11 these calls use no C stack.
+    """
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + (_CALLS_A_LEVEL + 1) * _MAX_DEPTH)
     try:
@@ -109,11 +112,12 @@ class CursorReader:
         self._types = TypeReader()
         self._found: list[Any] = []
         self._unit: Any = None
-        # Keys are addresses of libclang's objects: to read a type's name takes longer than a node.
+        # Keys are addresses of libclang's objects, because reading a type's name takes longer than
+        # reading a node.
         self._facts: dict[int, TypeFacts] = {}
         self._targets: dict[int, tuple[str, str, int | None]] = {}
         self._depth = 0
-        # One callback object serves all visits, because to make it takes longer than most visits.
+        # One callback object serves all visits, because creating one takes longer than most visits.
         self._visitor = cindex.callbacks["cursor_visit"](self._keep)
         self._special: dict[int, Callable[[Any], Node]] = {
             _UNEXPOSED_EXPR: self._transparent,
@@ -314,7 +318,7 @@ class CursorReader:
         return f"{cursor.spelling}#{canonical.hash & 0xFFFFFFFF:x}"
 
     def _pretty(self, cursor: Any) -> str:
-        # The pretty-printed header has macros in attributes expanded and arguments evaluated.
+        # In the pretty-printed header, attributes have expanded macros and evaluated arguments.
         policy = self._library.clang_getCursorPrintingPolicy(cursor)
         self._library.clang_PrintingPolicy_setProperty(policy, _TERSE_OUTPUT, 1)
         text = str(self._library.clang_getCursorPrettyPrinted(cursor, policy))

@@ -95,7 +95,8 @@ class TypeFacts:
     pointee: TypeFacts | None = None
     has_pointer_leaf: bool = False
     leaves: tuple[Leaf, ...] = ()
-    """The members of a record (or array of records) of several scalar types, if all are known."""
+    """The members of a record (or array of records) that has several scalar types, if all members
+    are known."""
 
     @property
     def is_float(self) -> bool:

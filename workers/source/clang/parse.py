@@ -1,8 +1,8 @@
-"""The only module that calls libclang: OpenCL C text becomes plain values (``clang/nodes.py``).
+"""Parse OpenCL C text with libclang into plain values (``clang/nodes.py``).
 
-Owns the parser's options and the translation of libclang's cursors and types. ``signature.py``
-judges the kernels. libclang can crash on hostile input and cannot be interrupted, so a collecting
-run calls this module in a child process (``parse_pool.py``).
+Owns the parser's options. ``clang/cursor.py`` and ``clang/types.py`` translate libclang's cursors
+and types; ``signature.py`` judges the kernels. libclang can crash on hostile input and cannot be
+interrupted, so a collecting run calls this module in a child process (``parse_pool.py``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FILE_NAME = "/nonexistent/llmperf/llmperf_kernel.cl"
 _PRELUDE_NAME = "/nonexistent/llmperf/llmperf_prelude.h"
 _PRELUDE = Path(__file__).with_name("prelude.h")
 _NO_FILES = Path(__file__).with_name("no_files.yaml")
-"""An empty virtual file system. The folder that does not exist is not enough: libclang takes
-``x/../..`` for ``..``, and looks for ``<stdio.h>`` in the machine's own folders."""
+"""An empty virtual file system. The non-existent folder of ``FILE_NAME`` does not suffice: libclang
+reads ``x/../..`` as ``..`` and looks for ``<stdio.h>`` in the machine's own folders."""
 
 DEFAULT_STANDARD = "CL2.0"
 FALLBACK_STANDARD = "CL1.2"
@@ -47,9 +47,9 @@ class ParserCrashError(Exception):
 def parse(source: str, build_options: str = "") -> ParsedSource:
     """Parse one file.
 
-    ``build_options`` may choose the language standard. Otherwise it is OpenCL C 2.0, which accepts
-    nearly all older code. If 2.0 gives errors, OpenCL C 1.2 is tried, and used if it gives fewer
-    errors: ``pipe`` is a keyword in 2.0 but a common name in older code.
+    ``build_options`` may choose the language standard. Otherwise OpenCL C 2.0 is used, because
+    it accepts nearly all older code. If 2.0 gives errors, OpenCL C 1.2 is tried, and used if it
+    gives fewer errors. For example, ``pipe`` is a keyword in 2.0 but a common name in older code.
 
     Raises:
         RecursionError: An expression is nested too deeply to be walked.

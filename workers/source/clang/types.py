@@ -1,6 +1,6 @@
 """Turn libclang's types into ``TypeFacts``: shape, scalar, lanes, bytes, address space.
 
-Only ``clang/parse.py`` and ``clang/cursor.py`` may import this module.
+``clang/cursor.py`` and the modules that make copies (``workers/analysis/copy``) use ``TypeReader``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SIZED = frozenset(
 )
 _MAX_DEPTH = 16
 MAX_LEAVES = 64
-"""Maximum number of members of a structure that can be filled, as they are filled one by one."""
+"""Maximum number of members of a structure that can be filled; each is filled separately."""
 _UNION_DECLARATION = 3
 
 
@@ -127,7 +127,7 @@ class TypeReader:
             shape, scalar, num_scalars = TypeClass.VECTOR, element.scalar, kind.element_count
         elif number in {_POINTER, _BLOCK_POINTER}:
             shape = TypeClass.POINTER
-            # Only the type as written has the pointee's typedef, unless the pointer is a typedef.
+            # Only the type as written has the pointee's typedef, unless it is itself a typedef.
             pointee = self.read(written.get_pointee(), depth + 1)
             if pointee is NO_TYPE:
                 pointee = self.read(kind.get_pointee(), depth + 1)
@@ -168,7 +168,7 @@ class TypeReader:
         )
 
     def _members(self, kind: Any, size: int, depth: int) -> tuple[Leaf, ...]:
-        """Return the scalars of a ``kind`` in memory order; () if the layout cannot be filled."""
+        """Return the scalars of a type in memory order; () if LLMPerf cannot fill such a layout."""
         try:
             found = list(self._flat(kind, 0, depth))
         except _UnknownLayoutError:
@@ -178,7 +178,7 @@ class TypeReader:
             last = merged[-1] if merged else None
             width = SCALAR_BYTES[leaf.scalar_type]
             if leaf.offset_bytes % width or size % width:
-                return ()  # packed, and a device may be unable to write unaligned scalars
+                return ()  # packed: a device may be unable to write unaligned scalars
             if (
                 last is not None
                 and last.scalar_type == leaf.scalar_type
@@ -222,7 +222,7 @@ class TypeReader:
             raise _UnknownLayoutError
 
     def _atomic(self, kind: Any, spelling: str, depth: int) -> TypeFacts:
-        # The binding lacks clang_Type_getValueType. The spelling of an atomic type has its scalar.
+        # The binding lacks clang_Type_getValueType. An atomic type's spelling names its scalar.
         words = {"int", "uint", "long", "ulong", "float", "double"}
         inner = kind.spelling.partition("(")[2].rpartition(")")[0]
         scalar = {"unsigned int": "uint", "unsigned long": "ulong"}.get(inner, inner)

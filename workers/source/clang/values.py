@@ -27,8 +27,8 @@ class Value:
     """One abstract value.
 
     ``stride``: difference between neighbouring work-items in dimension 0, in bytes for a pointer;
-    None if it is not a known constant. ``is_linear``: whether the difference is constant, though
-    perhaps unknown (``id * n``). ``constant``: the value itself, if known. ``space``: the address
+    None if it is not a known constant. ``is_linear``: whether the difference is constant, even
+    if it is unknown (``id * n``). ``constant``: the value itself, if known. ``space``: the address
     space to which a pointer points.
     """
 
@@ -125,7 +125,7 @@ def all_sources(values: Iterable[Value]) -> Source:
 
 
 def irregular(value: Value) -> Value:
-    """Return a value of which only the sources are known, which are those of ``value``."""
+    """Return a value of which nothing is known except its sources, those of ``value``."""
     return replace(UNKNOWN, sources=value.sources)
 
 

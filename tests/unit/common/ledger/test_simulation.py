@@ -56,7 +56,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "num_schedules", [_SCHEDULES // 4, pytest.param(_SCHEDULES, marks=pytest.mark.slow)]
+    "num_schedules", [_SCHEDULES // 8, pytest.param(_SCHEDULES, marks=pytest.mark.slow)]
 )
 def test_no_schedule_loses_or_doubles_a_task(num_schedules: int) -> None:
     report = search_range(0, num_schedules, planted="nothing")

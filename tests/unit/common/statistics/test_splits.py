@@ -170,7 +170,7 @@ def test_check_refuses_an_id_in_two_parts():
 def test_check_refuses_families_that_were_merged_across_parts():
     split = Split(kind=SplitKind.FAMILY, seed=0, parts={Part.TRAIN: ("a",), Part.TEST: ("b",)})
     check_split(split, {"a": "a", "b": "b", "c": "b"})
-    with pytest.raises(SplitError, match="make the split anew"):
+    with pytest.raises(SplitError, match="create a new split"):
         check_split(split, {"a": "a", "b": "a"})
 
 

@@ -134,7 +134,7 @@ def test_what_is_not_drawn_is_said() -> None:
     names = [{"position": n, "name": f"b{n}"} for n in range(10)]
     html = access_maps(dataclasses.replace(trace(view(*many)), without_barriers=True), names)
     assert "70 accesses outside of the buffers are not drawn." in html
-    assert "The first 8 of 10 buffers and uses." in html
+    assert "Only the first 8 of 10 pairs of a buffer and a use are shown." in html
     assert "did not wait for each other at barriers" in html
     assert "b8[]" not in html
     nothing = access_maps(trace(view()), ARGUMENTS)
@@ -195,9 +195,9 @@ def test_a_launch_that_does_not_fit_its_kernel_is_not_traced() -> None:
     samples, kernels = tables()
     name, rows = kernels["name"][0].as_py(), samples.to_pylist()
     for changed, why in (
-        ({"local_size": [0]}, "the launch does not fit the kernel's arguments"),
-        ({"local_size": [3]}, "the launch does not fit the kernel's arguments"),
-        ({"args": []}, "the launch does not fit the kernel's arguments"),
+        ({"local_size": [0]}, "the launch's arguments or sizes do not fit the kernel"),
+        ({"local_size": [3]}, "the launch's arguments or sizes do not fit the kernel"),
+        ({"args": []}, "the launch's arguments or sizes do not fit the kernel"),
         ({"status": "hang"}, "no launch of this kernel was timed"),
     ):
         broken = pa.Table.from_pylist([{**one, **changed} for one in rows], schema=samples.schema)

@@ -114,7 +114,7 @@ GOOD = '{"global_size": 64, "local_size": 8}\n'
         (GOOD.replace("8", '8, "id": [1]'), r"line 1: id \[1\]: give a text or a whole number"),
         ("64 8\n", r"line 1: no column global_size; its columns are 64 8"),
         ("global_size,local_size,n,n\n", "line 1: column 'n' appears twice"),
-        ("global_size,local_size\n64,8\n64,64,8\n", "line 3: 3 cells for 2 columns: quote"),
+        ("global_size,local_size\n64,8\n64,64,8\n", "line 3: 3 cells, but 2 columns: quote"),
         ('global_size,local_size\n64,"8\n', "correct the CSV"),
         ("global_size,local_size\n64,\n", "line 2: no local_size"),
     ],

@@ -211,7 +211,7 @@ def test_a_run_without_its_families_says_what_was_not_checked(tmp_path):
     loaded = load_run(old)
     found = evaluate(loaded, data, "test", tmp_path / "out")
     assert found.num_rows == summary.num_rows["test"]
-    assert "near duplicates of kernels trained on were not looked for" in found.metrics["notes"][0]
+    assert "near duplicates of the train kernels were not searched for" in found.metrics["notes"][0]
     assert found.metrics["notes"][0] in (tmp_path / "out" / "table.md").read_text()
     (old / "families.parquet").write_bytes(b"PAR1")
     with pytest.raises(BadInput, match=r"families\.parquet"):

@@ -192,7 +192,7 @@ def test_a_stop_in_the_fit_saves_and_ends() -> None:
     with pytest.raises(Interrupted, match="after step 7"):
         run.end()
     assert group.stopped == 1
-    assert run.lines == ["asked to end: the state is saved after the present step"]
+    assert run.lines == ["asked to end: the state is saved after the current step"]
 
 
 def test_a_stop_outside_the_fit_ends_at_once() -> None:

@@ -255,7 +255,9 @@ def test_an_offset_needs_two_families(data, tmp_path):
 
 
 def test_a_prompt_longer_than_a_pack_is_a_mistake_in_the_config():
-    with pytest.raises(ConfigError, match=r"prompt\.max_tokens = 512: .* packing\.lengths \(256\)"):
+    with pytest.raises(
+        ConfigError, match=r"prompt\.max_tokens = 512 exceeds .* packing\.lengths \(256\)"
+    ):
         config("prompt.max_tokens=512")
 
 

@@ -145,9 +145,9 @@ def test_what_does_not_fit_a_batch_is_refused() -> None:
     tokens = make_tokens([20, 30], [5] * 4, [0, 0, 0, 1])
     launches = launches_of(tokens, np.arange(4), 64)
     packs = plan_epoch(launches, SMALL, seed=0, epoch=0).packs
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="the same length"):
         pack_batch(joined([packs, empty_packs(7, 1)]), tokens)
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="the same length"):
         pack_batch(packs.take(np.zeros(0, dtype=np.int64)), tokens)
     one = packs.take(np.flatnonzero(packs.num_launches >= 2)[:1])
     with pytest.raises(ValueError, match="its capacity is 1"):
@@ -289,7 +289,7 @@ def test_a_sweep_encodes_its_kernel_as_seldom_as_a_pass_allows() -> None:
     assert batch.suffix_ids.shape == (1, 500, 32)
     with pytest.raises(BadInput, match="longest pack"):
         query_packs_for(tokens, np.arange(1003), PackingConfig(lengths=(256,), tokens_per_pass=256))
-    with pytest.raises(ValueError, match="more than a kernel"):
+    with pytest.raises(ValueError, match="more than one kernel"):
         query_batch(empty_and_full(packs), tokens, shape)
 
 

@@ -192,7 +192,7 @@ def test_records_survive_json_and_damage_is_bad_input(learnt, tmp_path):
         content = json.loads(path.read_text())
         content["factors"][0][name] = value
         path.write_text(json.dumps(content))
-        with pytest.raises(BadInput, match=rf"{name}=|is no id"):
+        with pytest.raises(BadInput, match=rf"{name}=|is not an id"):
             KernelFactors.load(tmp_path)
 
 
@@ -295,7 +295,7 @@ def test_factors_of_other_kernels_stay(run):
 
 
 def test_rows_that_say_nothing_are_refused(run):
-    with pytest.raises(BadInput, match="rows are of h200; the model was trained on synth"):
+    with pytest.raises(BadInput, match="rows are of h200, but the model was trained on synth"):
         calibrate_run(run, slow_copy(factor=1.0, device_class="h200"))
     data = slow_copy(factor=1.0)
     batched = data_from_tables(

@@ -176,10 +176,10 @@ def test_missing_arguments_are_filled_and_said(run):
     )
     record = predict(run, request(signature=signature, args={"x": 5000}))
     said = " | ".join(record["warnings"][:4])
-    assert "'n' not given: value 262144 taken" in said
-    assert "'alpha' not given: value 1.0 taken" in said
-    assert "'tile' not given: elements 64 taken (one element per work-item of a work-group)" in said
-    assert "'flag' not given: value 255 taken" in said  # as far as the type goes
+    assert "'n' not given: using value 262144" in said
+    assert "'alpha' not given: using value 1.0" in said
+    assert "'tile' not given: using 64 elements (one element per work-item of a work-group)" in said
+    assert "'flag' not given: using value 255" in said  # as far as the type goes
     assert "'x'" not in said
 
 
@@ -204,7 +204,7 @@ def test_buffers_take_the_fitted_extent():
     assert "analysis" in filled.warnings[0]
     assert "global size" in filled.warnings[1]
     assert filled.warnings[2].startswith(
-        "missing arguments are filled as `collect` plans them, from"
+        "missing arguments get the values that `llmperf collect` would use, based on"
     )
     assert filled.args[2].value == 7
 

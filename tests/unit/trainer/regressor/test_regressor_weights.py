@@ -270,7 +270,7 @@ def test_another_depth(tmp_path: Path):
     save_tiny(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"n_layer": 3}))
-    with pytest.raises(BadInput, match=r"lacks blocks\.2\..* and \d+ more"):
+    with pytest.raises(BadInput, match=r"lacks the tensors blocks\.2\..* and \d+ more"):
         load_codegen(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config | {"n_layer": 1}))
     with pytest.raises(BadInput, match=r"h\.1\.\S+ has no place"):

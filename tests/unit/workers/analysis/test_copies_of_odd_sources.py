@@ -29,7 +29,7 @@ def sum_of(num_terms: int) -> str:
     return f"__kernel void k({PARAMETERS}) {{ int i = get_global_id(0); a[i] = {terms}; }}"
 
 
-@pytest.mark.parametrize("copy", [instrumented, counted])
+@pytest.mark.parametrize("copy", [instrumented, pytest.param(counted, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("num_terms", [pytest.param(330, marks=pytest.mark.slow), 700])
 def test_every_access_of_a_long_sum_is_wrapped(copy: Copy, num_terms: int) -> None:
     """An unrolled loop; as a tree it is as deep as it is long, and Python's recursion error is lost in libclang's callback."""

@@ -249,10 +249,10 @@ def test_constant_arguments_and_constant_variables_are_not_told_apart() -> None:
 @pytest.mark.parametrize(
     ("binary", "why"),
     [
-        (b"\x7fELF\x02\x01\x01\x33\x07\x00\xff\xfe", "no text"),
-        (b"", "no PTX"),
-        (b"BC\xc0\xde", "no text"),
-        (ptx(VADD).rstrip(b"\0") + b"\0\0more", "no PTX"),
+        (b"\x7fELF\x02\x01\x01\x33\x07\x00\xff\xfe", "not text"),
+        (b"", "not PTX"),
+        (b"BC\xc0\xde", "not text"),
+        (ptx(VADD).rstrip(b"\0") + b"\0\0more", "not PTX"),
         (ptx(), "no kernel"),
         (ptx(VADD).replace(b"address_size 64", b"address_size 32"), "address_size"),
         (ptx(VADD).replace(b"texmode_independent", b"map_f64_to_f32"), "map_f64_to_f32"),

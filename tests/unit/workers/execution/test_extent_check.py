@@ -147,7 +147,7 @@ def test_local_memory_is_judged_as_well() -> None:
     judged = judge_by_extents(two, known, configs)
     assert judged is not None
     ((index, why),) = judged.beyond
-    assert (index, why) == (0, "it leaves its local memory by argument 'p2'")
+    assert (index, why) == (0, "it accesses memory outside its local memory through argument 'p2'")
 
 
 @pytest.mark.parametrize(
