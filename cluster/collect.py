@@ -170,7 +170,7 @@ def _opened(
     started_s: float,
     say: Callable[[str], None],
 ) -> tuple[Device, ...]:
-    """Return the devices as soon as all actors have opened one, or those found when time is up."""
+    """Wait until the pool is settled or the time is up; return the devices that were opened."""
     deadline_s = started_s + config.cluster.start_timeout_s
     has_told = False
     while True:

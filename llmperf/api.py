@@ -183,8 +183,7 @@ def evaluate(
         data: the dataset: a folder or ``s3://BUCKET/PREFIX``.
         out: the folder to write: new, empty, or left by an earlier evaluation.
         split: ``test``, ``validation``, ``calibration``, ``train``, ``seen_configs`` or ``all``.
-        allow_seen: also score rows of families that the model was trained on; the table then says
-            so.
+        allow_seen: also score rows of families that the model was trained on; the table says so.
 
     Raises:
         BadInput: The run or the part cannot be used (``SeenRows``: the model was trained on
@@ -371,9 +370,7 @@ def predict_many(
     best_local_size: bool = False,
     work: str = "auto",
 ) -> list[Prediction]:
-    """Predict thousands of launches of one kernel.
-
-    The source is read once, and the model is called once.
+    """Predict thousands of launches of one kernel; read its source and call the model only once.
 
     Each predicted time equals that of ``predict`` if both calls counted the launch's work. Work is
     counted for at most 20 s per 512 launches. If none of 512 launches can be counted, counting

@@ -138,7 +138,7 @@ def _fits(key: str, value: Any) -> bool:
 def _classes(
     num_tasks: int, names: Sequence[str], view: LedgerView | None, live: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the progress of each device class; the ETA uses the present rate of live workers."""
+    """Return each device class's progress; the ETA uses the last minute's rate of live workers."""
     found = []
     for number, (name, tasks) in enumerate(
         zip(names, class_ranges(num_tasks, len(names)), strict=True)

@@ -253,8 +253,7 @@ class Sample:
     """One launch config, its outcome and its origin.
 
     A kernel that fails before any launch is planned gives one sample whose ``config`` has empty
-    sizes. ``work`` is the counted work, or says why counting failed; None where counting was not
-    tried.
+    sizes. ``work`` is the counted work, or says why counting failed; None if it was not counted.
     """
 
     config: LaunchConfig
@@ -365,8 +364,7 @@ class SentinelReading:
 class TaskResult:
     """All that one finished task adds to the dataset: one ``kernels`` row and its samples.
 
-    ``one_processor``: whether one reserved host processor started all launches; None if nothing was
-    launched.
+    ``one_processor``: whether one reserved host processor started all launches; None: no launches.
     """
 
     task_id: str
@@ -383,8 +381,7 @@ class TaskResult:
     def __post_init__(self) -> None:
         if len(self.samples) != self.num_planned:
             raise ValueError(
-                f"task {self.task_id}: {self.num_planned} samples were planned, but "
-                f"{len(self.samples)} were given"
+                f"task {self.task_id}: {self.num_planned} samples planned, not {len(self.samples)}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Find the places of a run's ledgers and other files from the values of ``--ledger``, ``--out``."""
+"""Find the places of a run's ledgers and of its other files, as ``--ledger`` and ``--out`` say."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The rules for draining (giving up) a GPU that is slow, is throttled, or faults in every task.
+"""The rules for draining a GPU that has become slow, is throttled, or faults in every task.
 
-Owns the rules, as an observer of the collect loop that asks the worker to stop. A card that NVML
-reports as unsound after a fault is handled elsewhere (``DeviceLostError``).
+Draining ends the collecting on a GPU, usually for the rest of the run. Owns the rules, as an
+observer of the collect loop that asks the worker to stop. A card that NVML reports as unsound after
+a fault is handled elsewhere (``DeviceLostError``).
 """
 
 from __future__ import annotations

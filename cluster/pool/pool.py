@@ -89,7 +89,7 @@ class ActorPool:
         self._judge_the_unheard(now_s)
 
     def begin(self, corpus: Corpus, run_id: str, device_classes: Sequence[str]) -> None:
-        """Let all open actors, also later ones, collect a run of these device classes."""
+        """Let all actors that are open now or open later collect a run of these device classes."""
         self._run = (corpus, run_id, frozenset(device_classes))
         for record in self.slots.values():
             self._begin_if_open(record)

@@ -93,7 +93,7 @@ def interrupts_to(control: Control) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
         if not control.is_collecting:
-            raise KeyboardInterrupt  # no task has begun: kernels are parsed or probed
+            raise KeyboardInterrupt  # no task has begun: kernels are still parsed or probed
         control.interrupt()
         if control.num_interrupts == 1:
             say("stopping after the current task; press Ctrl-C again to drop that task")

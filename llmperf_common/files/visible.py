@@ -36,7 +36,7 @@ def visible_lines(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    r"""Return a JSON document with such characters as JSON escapes; its value stays the same.
+    r"""Return a JSON document with control and invisible characters escaped; its value is the same.
 
     >>> visible_json('"\u202ex"')
     '"\\u202ex"'

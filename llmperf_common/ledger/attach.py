@@ -159,7 +159,7 @@ def _rebuilt(
     # Retire first, because other processes may still use a ledger that we cannot read. Their
     # commits to that ledger after we have listed the shards would be lost.
     ledger_location.retire(before=epoch)
-    bound: dict[str, array[int]] = {}  # indices, not ids, because millions may be done
+    bound: dict[str, array[int]] = {}  # indices, not ids: millions of tasks may be done
 
     def note(name: str, tasks: Sequence[str]) -> None:
         bound[name] = array("q", map(index_of, tasks))

@@ -74,7 +74,7 @@ class Forest:
             if len(links) and not (links.min() >= -num_leaves and links.max() < num_nodes):
                 raise ValueError("forest: a link points out of the arrays")
         if num_nodes and self.feature.min() < 0:
-            raise ValueError("forest: a node compares a column with a negative number")
+            raise ValueError("forest: a node compares a column whose number is negative")
 
     @classmethod
     def from_text(cls, text: str) -> Self:

@@ -262,7 +262,7 @@ def _files(number: int, states: Mapping[str, ParameterState]) -> Iterator[tuple[
 
 
 def _plan(shapes: Mapping[str, torch.Size]) -> list[list[str]]:
-    """Return the names in each shard: one, or several of up to ``_SHARD_ELEMENTS`` elements."""
+    """Return the names in each shard: one, or several with ``_SHARD_ELEMENTS`` elements at most."""
     shards: list[list[str]] = []
     capacity = 0
     for name, shape in shapes.items():

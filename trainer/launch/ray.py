@@ -39,7 +39,7 @@ _scheduling: Any = require("ray.util.scheduling_strategies", "cluster")
 _placement: Any = require("ray.util.placement_group", "cluster")
 
 _QUIET_S: Final = 3.0
-"""After waiting this long for free CPUs or GPUs, a progress line reports the waiting."""
+"""Seconds of waiting for free CPUs or GPUs, after which a progress line reports the waiting."""
 _ANSWER_S: Final = 120.0
 """Timeout in seconds of an actor's first answer: its process starts and imports the trainer."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.fit.ranks import Ranks
 
 _SIGHT_FILE = ".seen-by-all"
-"""File that rank 0 writes to ``prepared/``; other ranks read it to check that they see it."""
+"""File that rank 0 writes to ``prepared/``; others read it to check that they see the folder."""
 
 
 class FirstProcessFailedError(LlmperfError):

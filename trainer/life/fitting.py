@@ -88,7 +88,10 @@ def _feature_network(
 
 
 def _feature_ensemble(data: FitData, config: TrainConfig, progress: Progress) -> FeatureEnsemble:
-    """Fit an ensemble without work features and, if enough kernels were counted, one with them."""
+    """Fit an ensemble without work features.
+
+    If enough kernels have counted work, also fit one with work features.
+    """
     base = config.feature_ensemble.base
     if base:
         progress(f"feature-ensemble: {base} predicts launches without counted work")

@@ -145,8 +145,8 @@ def query_batch(packs: Packs, tokens: Tokens, shape: QueryShape) -> QueryBatch:
         or np.any(suffix_count > width)
     ):
         raise ValueError(
-            f"a pack has more than one kernel of {length} tokens, or more than {capacity} launches "
-            f"of {width} tokens"
+            f"a pack exceeds its capacity: one kernel of {length} tokens, and {capacity} launches "
+            f"of {width} tokens each"
         )
     pack, part = packs.pack_of_part, packs.part_of_launch
     slot = pack[part] * capacity + np.arange(len(part)) - packs.launch_start[part]

@@ -50,7 +50,7 @@ class RegressorPredictor:
         model: the regressor, on the device that predicts.
         encoder: converts launches to tokens.
         packing: lengths of packs, and tokens of a forward pass.
-        offset: predicts the offset that ``model`` corrects; None: there is no offset.
+        offset: predicts the offset that ``model`` corrects; None: it predicts the whole time.
         saved_in: folder with the exact weights, which ``save`` copies; on a GPU the weights in
             memory may be rounded. None: ``save`` writes the weights in memory.
     """

@@ -168,7 +168,7 @@ def stage_of(folder: Path) -> Stage:
 
 
 def _was_begun(folder: Path) -> bool:
-    """Return whether a training was killed before it wrote ``split.json`` and so left nothing."""
+    """Return whether a training died before it wrote ``split.json``: nothing is worth keeping."""
     there = set(os.listdir(folder))
     if not there <= _FIRST_NAMES or any((folder / name).is_symlink() for name in there):
         return False

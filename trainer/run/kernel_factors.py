@@ -30,7 +30,7 @@ may do some work, and less than 5 % is timer noise."""
 MEDIAN_OF_T3 = 0.7649
 """Median of the absolute value of Student's t with 3 degrees of freedom and scale 1."""
 _DISAGREEMENT_LOG2 = float(np.log2(1.5))
-"""If the median error of measured launches is above this after the factor, a note says so."""
+"""If the median error of measured launches is above this even with the factor, a note says so."""
 _MOST_LOG2 = 64.0
 """Limit of the numbers in ``kernel_factors.json``; factors and errors are far smaller."""
 _SCHEMA = 1

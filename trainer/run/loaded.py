@@ -88,7 +88,7 @@ class LoadedRun:
 
 
 class _Baselines(Mapping[str, Predictor]):
-    """A mapping that loads a baseline at its first use, because ``predict`` uses no baseline."""
+    """A mapping that loads a baseline at its first use: some are large; ``predict`` uses none."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders

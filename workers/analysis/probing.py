@@ -369,7 +369,7 @@ def _is_far(record: ProbeRecord) -> bool:
 
 
 def straddled(facts: KernelFacts) -> tuple[int, ...]:
-    """Return the constants that get probes on both sides; compared ones have precedence."""
+    """Return constants, spread out, that get probes on both sides; compared ones have priority."""
     near = [one for one in facts.thresholds if one <= FURTHEST_THRESHOLD]
     folds = [one for one in facts.folds if one <= FURTHEST_THRESHOLD and one not in near]
     chosen = _spread(near, _MOST_THRESHOLDS)

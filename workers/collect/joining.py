@@ -48,7 +48,7 @@ def join_plan(
     change. A device of any listed class can join the run.
 
     Raises:
-        StoreError: The folder cannot be used, or its store cannot refuse to create a name twice.
+        StoreError: The folder cannot be used, or its store lets two writers create the same name.
     """
     wanted = {device.device_class: device_class_of(device) for device in reversed(found)}
     if read_run(fs) is None:

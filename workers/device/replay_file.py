@@ -136,7 +136,7 @@ class RecordedAnalysis(Node):
 
 
 class TimeModel(Node):
-    """The time of a config without recorded readings: floor + work-items x rate, with noise."""
+    """A config's time without recorded readings: floor + work-items x rate, with seeded noise."""
 
     floor_ns: float = Field(default=4000.0, gt=0)
     ns_per_work_item: float = Field(default=0.1, ge=0)
@@ -153,7 +153,7 @@ class Behaviour(Node):
     """A glob over kernel names."""
     action: Action
     at_config: int | None = Field(default=None, ge=0)
-    """Misbehave only at this ``prepare`` call of the loaded kernel, from 0; None: at each call."""
+    """Misbehave only at this ``prepare`` of the loaded kernel, counted from 0; None: at each."""
     factor: float = Field(default=2.0, gt=0)
     seconds: float = Field(default=0.1, ge=0)
     once: bool = False

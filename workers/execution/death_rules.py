@@ -63,6 +63,12 @@ class DeathRule:
         assert code is not None, "this death gives no row"
         return FailureCode.INTERNAL_ERROR if has_traceback else code
 
+    def failure(self, detail: str, *, is_silence: bool, has_traceback: bool) -> Failure:
+        """Return the failure of the row; raises AssertionError if the rule gives no row."""
+        assert self.stage is not None, "this death gives no row"
+        code = self.code(is_silence=is_silence, has_traceback=has_traceback)
+        return Failure(code=code, stage=self.stage, detail=detail)
+
 
 _IN_LAUNCH = DeathRule(
     charged=Charged.CONFIG,

@@ -40,8 +40,6 @@ from workers.sandbox.scratch import check_space
 _WARM_COMPILERS = 2
 """Compile children that start before the first task is known; the others start when needed."""
 _WARM_ACCESS_CHECKERS = 8
-_ENDING_POLL_S = 0.01
-"""Seconds between two looks at a killed run child that has not ended yet."""
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -220,10 +218,7 @@ class DevicePipeline:
         """
         self._start_work()
         by_descriptor = {child.fileno(): child for child in self._children()}
-        if self._finished:
-            timeout_s = 0.0
-        elif self._slot.is_ending:
-            timeout_s = min(timeout_s, _ENDING_POLL_S)
+        timeout_s = 0.0 if self._finished else self._slot.longest_wait_s(timeout_s)
         for descriptor in _readable(list(by_descriptor), timeout_s):
             child = by_descriptor[descriptor]
             if child in self._slot.children():

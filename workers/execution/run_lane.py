@@ -2,8 +2,8 @@
 
 Owns the order of a task's configs, and decides to which config a death is charged: the one that the
 child announced last or, after a result, the one whose result it reported last. The first kill by
-another process is not charged.
-``run_children.py`` owns the child, and ``measure/device_lock.py`` the device's lock.
+another process is not charged. ``run_children.py`` owns the child, and ``measure/device_lock.py``
+the device's lock.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from llmperf_common.failures import CensorReason, Failure, FailureCode
 from llmperf_common.records import Device
 from workers.config import TimingConfig
-from workers.device.nvidia.nvml import problems_of
 from workers.execution.death_rules import DEATH_RULES, Charged, DeathRule, Excuse, is_given_up
+from workers.execution.ending_child import SHORT_END_S, EndingChild
 from workers.execution.limits import Limits
 from workers.execution.run_jobs import launch_failure, out_of_time, run_job
 from workers.execution.run_phases import ON_DEVICE, Patience, Phase, patience_in
@@ -45,9 +45,6 @@ _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
 """Deaths in a row before a first launch, with the device lock taken, that make the device lost."""
-_SHORT_END_S = 0.01
-"""Seconds to wait at once for a killed child. After that, other lanes go on until its end: a GPU's
-driver takes at least 0.1 s to end a context, and up to 2 s on a host with busy cards."""
 
 
 class RunLane:
@@ -90,8 +87,7 @@ class RunLane:
         self._binary_path = Path()
         self._sentinel = False
         self._finished: list[TaskState] = []
-        self._ending: tuple[Child, Callable[[], None]] | None = None
-        """A killed child that may hold the device, and what follows its end."""
+        self._ending: EndingChild | None = None
 
     def use_device(self, device: Device) -> None:
         """Set the device's record, with peaks, for the checks of times; tasks may come now."""
@@ -126,9 +122,7 @@ class RunLane:
 
     def check_deadlines(self, now_s: float) -> None:
         """Kill a silent child; end a task that takes too long."""
-        if self._ending is not None:
-            self._follow_ending()
-            return
+        self._follow_ending()
         child, state, limit_s = self.child.current, self.state, self._limits.task_timeout_s
         patience = patience_in(self._phase, self._limits, self._timing)
         if child is None or patience is None:
@@ -164,14 +158,19 @@ class RunLane:
     def close(self) -> None:
         """Kill the lane's child and wait for its end."""
         if self._ending is not None:
-            (child, _), self._ending = self._ending, None
-            child.kill()
+            self._ending.child.kill()
+            self._ending = None
         self.child.drop()
 
     def take_finished(self) -> list[TaskState]:
         """Return the tasks finished since the last call."""
         finished, self._finished = self._finished, []
         return finished
+
+    @property
+    def _in_hand(self) -> TaskState:
+        assert self.state is not None, "no task in hand"
+        return self.state
 
     def _take(self, message: FromChild) -> None:
         state = self.state
@@ -201,15 +200,13 @@ class RunLane:
             self._run_done(message)
 
     def _hold_began(self, message: HoldBegan) -> None:
-        assert self.state is not None, "a device lock without a task"
         self._phase, self._failed_holds = Phase.HOLDING, 0
-        self.state.trace.begin_hold(message.began_s)
+        self._in_hand.trace.begin_hold(message.began_s)
         if message.sentinel_ns is not None:
-            self.state.note_sentinel(message.sentinel_ns)
+            self._in_hand.note_sentinel(message.sentinel_ns)
 
     def _config_finished(self, message: ConfigFinished) -> None:
-        state = self.state
-        assert state is not None, "an outcome without a task"
+        state = self._in_hand
         index, launch_ns, window_s = message.finished_index, message.launch_ns, None
         if message.began_s is not None:  # None: the config was given up without a launch
             assert message.ended_s is not None, "what began has ended"
@@ -222,8 +219,7 @@ class RunLane:
             self._end_on_device(self._after_fault)
 
     def _run_done(self, message: RunDone) -> None:
-        state = self.state
-        assert state is not None, "done without a task"
+        state = self._in_hand
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
         began_s = state.trace.hold_began_s
@@ -263,37 +259,35 @@ class RunLane:
 
     def _charge_death(self, child: Child, phase: Phase, used_up: Patience | None) -> None:
         """Apply the rule of the phase in which a child died; the child has ended."""
-        rule, detail = DEATH_RULES[phase], self._death_detail(child, used_up)
+        rule = DEATH_RULES[phase]
+        detail = self._report or (used_up.describe() if used_up else child.describe_end())
         if rule.charged is Charged.NOTHING:
             self._go_on()
         elif rule.charged is Charged.DEVICE:
             self._hold_failed(detail, by_another=child.was_killed_by_another)
         elif self._is_excused(child, rule):
-            self._once_more(child)
-        elif rule.charged is Charged.KERNEL:
-            self._died_unstarted(rule, used_up, detail)
+            name = self._in_hand.task.kernel.name
+            _logger.warning("%s: killed by another process; retrying once: %s", name, detail)
+            self._in_hand.trace.end_hold(time.monotonic())
+            self._go_on_or_finish()
         else:
             after = "after its result: " if phase is Phase.BETWEEN else ""
-            self._died_in_config(rule, used_up, after + detail)
+            causes = {"is_silence": used_up is not None, "has_traceback": bool(self._report)}
+            failure = rule.failure(after + detail, **causes)
+            if rule.charged is Charged.KERNEL:
+                self._died_unstarted(failure)
+            else:
+                self._died_in_config(failure, used_up)
 
     def _is_excused(self, child: Child, rule: DeathRule) -> bool:
         """Whether a SIGKILL by another process caused the death and the rule excuses it."""
-        assert self.state is not None, "a death without a task"
         if not child.was_killed_by_another or self._report:
             return False
         if rule.excuse is Excuse.ONCE:
             at = self._index if rule.charged is Charged.CONFIG else "load"
             assert at is not None, "a config was announced"
-            return self.state.excuse_kill(at)
+            return self._in_hand.excuse_kill(at)
         return rule.excuse is Excuse.ALWAYS
-
-    def _once_more(self, child: Child) -> None:
-        """Continue in a new child with the config in which the last child was killed."""
-        assert self.state is not None, "a death without a task"
-        name, how = self.state.task.kernel.name, child.describe_end()
-        _logger.warning("%s: killed by another process; retrying once: %s", name, how)
-        self.state.trace.end_hold(time.monotonic())
-        self._go_on_or_finish()
 
     def _hold_failed(self, why: str, *, by_another: bool) -> None:
         """Charge the device: try in a new child, or raise DeviceLostError after too many deaths."""
@@ -303,45 +297,31 @@ class RunLane:
             raise DeviceLostError(f"{cause if by_another else 'the device does not answer'}: {why}")
         self._go_on()
 
-    def _died_unstarted(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
+    def _died_unstarted(self, failure: Failure) -> None:
         """Charge the kernel: try in a new child, or fail the kernel after too many deaths."""
-        assert self.state is not None, "a death without a task"
-        self.state.trace.end_hold(time.monotonic())
-        if self.state.is_complete:
+        self._in_hand.trace.end_hold(time.monotonic())
+        if self._in_hand.is_complete:
             self._finish()
             return
-        self.state.num_deaths += 1
-        if is_given_up(self.state.num_deaths, self._limits):
-            self._fail_unstarted(self._death_failure(rule, used_up, detail))
+        self._in_hand.num_deaths += 1
+        if is_given_up(self._in_hand.num_deaths, self._limits):
+            self._fail_unstarted(failure)
         else:
             self._go_on_or_finish()
 
-    def _died_in_config(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
+    def _died_in_config(self, failure: Failure, used_up: Patience | None) -> None:
         """Record the config's failure; give up its kernel if it has ended too many children."""
-        assert self.state is not None, "a death without a task"
         assert self._index is not None, "a config was announced"
         if used_up:
-            self.state.trace.charge_hang(used_up.limit_s)
-        failure = self._death_failure(rule, used_up, detail)
+            self._in_hand.trace.charge_hang(used_up.limit_s)
         if failure.code is FailureCode.HANG:
             failure = replace(failure, censored=CensorReason.HUNG)
-        self.state.record(self._index, failure, launch_ns=HUNG_NS if used_up else None)
+        self._in_hand.record(self._index, failure, launch_ns=HUNG_NS if used_up else None)
         self._after_fault()
-
-    def _death_failure(self, rule: DeathRule, used_up: Patience | None, detail: str) -> Failure:
-        assert rule.stage is not None, "no row comes of this death"
-        code = rule.code(is_silence=used_up is not None, has_traceback=bool(self._report))
-        return Failure(code=code, stage=rule.stage, detail=detail)
-
-    def _death_detail(self, child: Child, used_up: Patience | None) -> str:
-        if self._report:
-            return self._report
-        return used_up.describe() if used_up else child.describe_end()
 
     def _after_fault(self) -> None:
         """Give up the kernel or its strategies if needed; time the open configs in a new child."""
-        state, index = self.state, self._index
-        assert state is not None, "a death without a task"
+        state, index = self._in_hand, self._index
         assert index is not None, "some config's fault"
         state.trace.end_hold(time.monotonic())
         state.num_deaths += 1
@@ -353,51 +333,35 @@ class RunLane:
         self._go_on_or_finish()
 
     def _end_on_device(self, then: Callable[[], None]) -> None:
-        """Kill a child that may hold the device, and do ``then`` when it has ended.
-
-        Raises:
-            DeviceLostError: The child has ended and the card is unsound. Then another device times
-                all configs of the task in hand, including those that were timed here.
-        """
-        self._ending = (self.child.begin_drop(), then)
-        self._follow_ending(_SHORT_END_S)
+        """Kill a child that may hold the device; after its end, check the card and do ``then``."""
+        assert self.device is not None, "use_device() comes first"
+        self._ending = EndingChild(child=self.child.begin_drop(), device=self.device, then=then)
+        self._follow_ending(SHORT_END_S)
 
     def _follow_ending(self, wait_s: float = 0.0) -> None:
-        """If the killed child has ended, check the card and go on; raises DeviceLostError."""
-        assert self._ending is not None, "no child is ending"
-        child, then = self._ending
-        if not child.has_gone(wait_s):
-            return
-        self._ending = None
-        assert self.device is not None, "use_device() comes first"
-        problems = problems_of(self.device)
-        if problems:
-            what = f"{self.device.name} is not sound after a process died on it"
-            raise DeviceLostError(f"{what}: {'; '.join(problems)}")
-        then()
+        """If the killed child has ended, go on; raises DeviceLostError if the card is unsound."""
+        ending = self._ending
+        if ending is not None and ending.has_ended(wait_s):
+            self._ending = None
+            ending.then()
 
     def _fail_unstarted(self, failure: Failure) -> None:
         """Record that the kernel cannot be loaded, for its open configs or as its only row."""
-        state = self.state
-        assert state is not None, "a load without a task"
-        if state.has_outcomes:
-            state.record_rest(failure)
-        else:
-            state.fail_whole(failure)
+        state = self._in_hand
+        record = state.record_rest if state.has_outcomes else state.fail_whole
+        record(failure)
         self._finish()
 
     def _finish(self) -> None:
-        assert self.state is not None, "nothing to finish"
-        self.state.trace.end_hold(time.monotonic())
-        self._finished.append(self.state)
+        self._in_hand.trace.end_hold(time.monotonic())
+        self._finished.append(self._in_hand)
         self.state = None
 
     def _go_on_or_finish(self) -> None:
         """Send the open configs to a child, or finish if none is open or no time is left."""
-        assert self.state is not None, "nothing to go on with"
-        if self._budget_left_s(self.state) == 0.0:
-            self.state.record_rest(out_of_time(OUT_OF_BUDGET))
-        if self.state.is_complete:
+        if self._budget_left_s(self._in_hand) == 0.0:
+            self._in_hand.record_rest(out_of_time(OUT_OF_BUDGET))
+        if self._in_hand.is_complete:
             self._finish()
         else:
             self._go_on()
@@ -410,8 +374,7 @@ class RunLane:
             self._phase = Phase.STARTING
 
     def _send_job(self) -> None:
-        state, child = self.state, self.child.current
-        assert state is not None, "nothing to run"
+        state, child = self._in_hand, self.child.current
         assert child is not None, "no child to run it"
         assert self.device is not None, "use_device() comes first"
         job = run_job(

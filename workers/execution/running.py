@@ -14,6 +14,7 @@ from pathlib import Path
 
 from llmperf_common.records import Device
 from workers.config import TimingConfig
+from workers.execution.ending_child import ENDING_POLL_S
 from workers.execution.limits import Limits
 from workers.execution.run_lane import RunLane
 from workers.execution.task_state import TaskState
@@ -82,8 +83,12 @@ class RunSlot:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a killed child has not ended yet; ``check_deadlines`` goes on after its end."""
+        """Whether a killed child has not ended yet; ``check_deadlines`` goes on when it has."""
         return any(lane.is_ending for lane in self._lanes)
+
+    def longest_wait_s(self, timeout_s: float) -> float:
+        """Return how long the owner may wait for messages, at most ``timeout_s`` seconds."""
+        return min(timeout_s, ENDING_POLL_S) if self.is_ending else timeout_s
 
     def open_device(self, *, measure_peaks: bool) -> Device:
         """Start a child, wait for it, and return the device (with its peaks if asked for).

@@ -237,7 +237,7 @@ class TaskState:
         self.sentinel = (*self.sentinel, reading)
 
     def result(self, monitor: Monitor | None = None) -> TaskResult:
-        """Return the finished task; ``monitor`` knows the clocks while its configs were timed."""
+        """Return the finished task; ``monitor`` knows the clocks during its configs' timing."""
         samples = []
         works = self.works or (None,) * len(self.configs)
         for config, recorded, window_s, work in zip(

@@ -1,4 +1,4 @@
-"""The lock of a device: run children load kernels side by side, but launch one at a time.
+"""The lock of a device: run children load kernels side by side, but only its holder launches.
 
 Owns a lock file that the run children of one collector share, and what the next holder must know
 about the last one. The lock is an ``flock``: the operating system releases it when its holder dies,

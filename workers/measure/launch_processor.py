@@ -66,7 +66,7 @@ class LaunchProcessor:
             )
 
     def note_hold(self, length_s: float, kept_waiting_s: float) -> None:
-        """Note for how long the device lock was held and, during that, the child had to wait, s.
+        """Note how long the device lock was held, and how long the child had to wait meanwhile, s.
 
         ``kept_waiting_s``: time in which the child was ready to run but had no processor.
         """

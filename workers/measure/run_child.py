@@ -95,7 +95,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
 
 
 def _await_kill(channel: Channel) -> None:
-    """Keep the device lock until this process is killed, so that its lost context ends before.
+    """Hold the device lock until killed, so that the lost context ends before the lock is free.
 
     Raises:
         ChannelClosedError: The parent has ended.

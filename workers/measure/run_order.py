@@ -77,7 +77,7 @@ class RunOrder:
             self._learn(index, launch_ns)
 
     def take_hopeless(self) -> list[tuple[int, Failure]]:
-        """Remove and return the open configs that are not launched, judged by smaller ones.
+        """Remove and return the open configs not to be launched, judged by configs no larger.
 
         Each index comes with the failure that becomes the config's outcome.
         """
@@ -126,7 +126,7 @@ class RunOrder:
             for other, took_ns in self._too_long
             if all(a <= b for a, b in zip(self._sizes[other], sizes, strict=True))
         ]
-        # A sibling has the same sizes. It is launched, because plans use it to compare local sizes.
+        # A slow config does not rule out its sibling of equal sizes: plans compare local sizes.
         shorter = [took_ns for took_ns, is_smaller in no_larger if is_smaller]
         longest_ns = max(shorter, default=0.0)
         if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):

@@ -178,7 +178,7 @@ class Child:
 
 
 def _is_ending(pid: int) -> bool:
-    """Return whether a child, whose exit code is not read yet, has ended or is ending by itself."""
+    """Return whether a child, whose exit code is not read yet, has ended or is already ending."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:

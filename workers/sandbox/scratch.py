@@ -18,8 +18,8 @@ from llmperf_common.store.files.filesystem import StoreError
 FEWEST_FREE_BYTES = 8 * 2**20
 """Bytes of free space that the binaries and compiler caches of a few kernels need."""
 _PREFIX = "llmperf-scratch2-"
-"""Differs from the prefix of older releases. Their folder names have no host, and they would remove
-these folders if the prefix were the same."""
+"""Differs from the prefix of older releases. Their folder names have no host, and these releases
+would remove our folders if the prefix were the same."""
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def _is_left_over(folder: Path, holder: Holder) -> bool:
     if world.split("x")[1:2] != [boot]:
         booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return found.st_mtime < booted_s  # else it is of another host of the same name
-    # Another container may share this folder. Its pids mean nothing here, so it is left alone.
+    # Containers may share this folder. Pids of another one mean nothing here: keep its folders.
     return world == _world(holder) and not is_alive(owner)
 
 

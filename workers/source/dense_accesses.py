@@ -190,7 +190,7 @@ class _Walker:
             )
 
     def _pitch_of(self, index: Node) -> str | None:
-        """Return the pitch of an index ``id 0 + row offset``, "" if unknown; else None."""
+        """Return the pitch of an index ``id 0 + row offset``, "" if unknown; None for others."""
         index = self._resolved(index)
         if self._axis(index) == 0:
             return ""

@@ -39,9 +39,10 @@ from workers.work.costs import Costs, Use
 
 _CONDITIONAL, _BINARY, _COMPOUND_ASSIGN = 116, 114, 115
 _DECL_STMT, _NULL_STMT = 231, 230
-_LEAVES_LOOP = frozenset({211, 212})
+_CONTINUE, _BREAK = 212, 213
+_LEAVES_LOOP = frozenset({_CONTINUE, _BREAK})
 """``continue`` and ``break``."""
-_LEAVES_FUNCTION = frozenset({210, 213, 214})
+_LEAVES_FUNCTION = frozenset({210, 211, 214})
 """``goto``, with a label or an address, and ``return``."""
 _LOOPS = frozenset({WHILE, DO, FOR})
 _SIZEOF = 136
@@ -274,7 +275,7 @@ def _may_leave(statement: Any) -> bool:
         inside = is_inside or kind in _LOOPS
         if kind == SWITCH:
             # `break` leaves only the switch; `continue` belongs to a loop around the switch.
-            if any(_contains(child, frozenset({211})) and not inside for child in children_of(one)):
+            if not inside and _contains(one, frozenset({_CONTINUE})):
                 return True
             inside = True
         stack.extend((child, inside) for child in children_of(one))
@@ -286,7 +287,7 @@ def _breaks(body: Any) -> bool:
     stack = [body]
     while stack:
         one = stack.pop()
-        if one._kind_id == 212:
+        if one._kind_id == _BREAK:
             return True
         if one._kind_id not in {*_LOOPS, SWITCH}:
             stack.extend(children_of(one))

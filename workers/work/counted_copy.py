@@ -34,7 +34,7 @@ from workers.work.blocks import Block, BlockWalk
 
 KERNEL_NAME = "lp_counted"
 SLACK_BYTES = 1024
-"""Spare bytes after each pointer argument's memory, for a wide access that begins at its end."""
+"""Spare bytes after each pointer argument's memory, for a wide access that begins near its end."""
 NUM_TURNS = 40
 """Number of examined iterations of a loop; they are spread over its first 2**19 iterations."""
 WATCHED_WARPS = 4

@@ -28,7 +28,7 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """``num_lanes`` work-items from ``first_lane`` on, in the group with the number ``group``."""
+    """``num_lanes`` work-items from ``first_lane`` on, in the group of linear number ``group``."""
 
     group: int
     first_lane: int

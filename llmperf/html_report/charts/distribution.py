@@ -151,7 +151,7 @@ def box_chart(
     guides: Guides = _NO_GUIDES,
     shape: Shape = _USUAL,
 ) -> Chart:
-    """Return vertical boxes with their numbers of values; the scale clamps quantiles beyond it."""
+    """Return vertical boxes, n below each; quantiles beyond the scale are drawn at its end."""
     canvas = Canvas(width=shape.width, height=shape.height)
     x = linear_scale(0, max(1, len(groups)), x_label)
     plain = frame_for(canvas, x, y, heading=text.heading)

@@ -47,8 +47,7 @@ _REQUESTS_AT_ONCE = 8  # requests are independent; boto3 keeps 16 connections
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
 _OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests about one object, which may be missing. A 404 answer to any other request means that the
-server is not an S3 store."""
+"""Requests about one object, which may be missing. A 404 to any other one: no S3 store answers."""
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -105,8 +104,7 @@ class S3Filesystem:
         """Create ``name`` with ``data``; if it exists, change nothing and return False.
 
         Raises:
-            StoreError: The object was not created, or no answer says whether it was. In the second
-                case it may exist, so a later call may return False.
+            StoreError: It is not created, or perhaps created: then a later call may return False.
         """
         mark = secrets.token_hex(16)
         was_repeated = False
@@ -126,9 +124,8 @@ class S3Filesystem:
             # 409: another write of this name was under way, so ours was dropped. Try again.
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
-            f"cannot create {self.describe(name)}: another write of this name was under way at "
-            f"each of {_CONFLICT_ATTEMPTS} attempts (409): find out what else writes there, then "
-            "run the same command again"
+            f"cannot create {self.describe(name)}: another write was under way at each of "
+            f"{_CONFLICT_ATTEMPTS} attempts (409): find out what, then run the same command again"
         )
 
     def replace(self, name: str, data: bytes) -> None:
@@ -306,7 +303,7 @@ class S3Filesystem:
             arguments["ContinuationToken"] = token
 
     def _request(self, operation: str, name: str, **arguments: Any) -> Any:
-        """Make one request; raise LLMPerf's errors, but for a condition's 409 or 412 botocore's."""
+        """Make one request; raise LLMPerf's errors, but botocore's own for a condition's 409, 412."""
         try:
             return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
         except self._errors.ClientError as error:

@@ -326,7 +326,10 @@ def latest_manifest(fs: Filesystem) -> Manifest | None:
 
 
 def _newest_from(fs: Filesystem, version: int) -> Manifest:
-    """Read this version or a newer one, because network file systems may list new files late."""
+    """Read this version or a newer one.
+
+    Network file systems may list a new file late, but find it by its name at once.
+    """
     data = fs.read_bytes(manifest_name(version))
     while True:
         try:

@@ -81,7 +81,7 @@ def _write(dataset: Dataset, table: str, path: Path, fmt: ExportFormat) -> None:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; then link its file to ``path``. Raises OutputTaken if that exists."""
+    """Yield a temporary path; then link its file to ``path``, or raise OutputTaken if it exists."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
     try:
         yield temporary

@@ -57,7 +57,7 @@ class Dataset:
         return self._whole("samples", columns)
 
     def of_kernel(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the ok samples of the kernels called ``name``, sorted by class and work-items.
+        """Return the ok samples of kernels called ``name``, sorted by device class and work-items.
 
         Args:
             name: a kernel's name, as in the source.

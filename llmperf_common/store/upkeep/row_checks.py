@@ -275,7 +275,8 @@ def _references(table: pa.Table, name: str, around: Surroundings) -> list[Proble
             if around.tasks.get(g["task_id"]) != (g["kernel_id"], g["device_class"])
         ]
         if bad:
-            what = naming(bad, "the kernels shard has no row with this kernel and class", "task")
+            why = "the kernels shard has no row of this task, kernel and class"
+            what = naming(bad, why, "task")
             problems.append(Problem(kind=ProblemKind.REFERENCE, name=name, what=what))
     if around.devices is not None:
         pairs = table.group_by(["device_id", "device_class"]).aggregate([]).to_pylist()

@@ -63,7 +63,7 @@ class QueryReader(nn.Module):
         vocabulary: number of text tokens.
         width: size of the hidden states.
         depth: number of the encoder's blocks, and of the look-ups of a launch.
-        heads: attention heads of a block; ``width`` must be a multiple of 2 ``heads``.
+        heads: attention heads of a block; ``width`` must be a multiple of ``2 * heads``.
         checkpointing: recompute activations in the backward pass to save memory.
 
     Raises:

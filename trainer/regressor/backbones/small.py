@@ -85,7 +85,7 @@ class SmallBackbone(Backbone):
         vocabulary: number of text tokens.
         width: size of the hidden states.
         depth: number of blocks.
-        heads: attention heads of a block; ``width`` must be a multiple of 2 ``heads``.
+        heads: attention heads of a block; ``width`` must be a multiple of ``2 * heads``.
         checkpointing: recompute activations in the backward pass to save memory.
 
     Raises:

@@ -37,7 +37,7 @@ from workers.source.clang.cursor import deep_recursion
 
 KERNEL_NAME = "lp_instrumented"
 SLACK_BYTES = 256
-"""Spare bytes after each pointer argument's memory, for a wide access that begins at its end."""
+"""Spare bytes after each pointer argument's memory, for a wide access that begins near its end."""
 HEAD_WORDS = 3
 """Words of a launch's record before the words of its pointers: loop iterations, flags, trace."""
 _GLOBAL_MASK, _CONSTANT_MASK, _LOCAL_MASK = "LP_GLOBAL_MASK", "LP_CONSTANT_MASK", "LP_LOCAL_MASK"

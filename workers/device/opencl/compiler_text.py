@@ -56,8 +56,8 @@ _READ_ALIKE = re.compile(r"[\x00\ufeff\x1a]|\r(?!\n)|\?\?[=/]|\\[^\S\n]+\n|[^\S 
 _WITHOUT_ASSEMBLY = "".join(
     f'#define {word} "inline assembly is refused" 0\n' for word in sorted(_ASSEMBLY)
 )
-"""Replaces each assembly keyword by text that is not valid code and contains no name, so that no
-source can define this name."""
+"""Replaces each assembly keyword by text that is not valid code. The text contains no name that a
+source could define, so no source can make it valid."""
 _WITHOUT_QUESTIONS = "".join(f"#undef {word}\n" for word in sorted(_QUESTIONS))
 _QUIETLY = (
     "#ifdef __clang__\n#pragma clang diagnostic push\n"
@@ -141,7 +141,7 @@ def _leaves_line_blank(piece: str, was_blank: bool) -> bool:
 
 
 def _directive(text: str, found: re.Match[str]) -> tuple[str, int]:
-    """Return the replacement of the directive whose sign is ``found``, and its end in ``text``."""
+    """Return what replaces the text from the sign ``found`` on, and where that part ends."""
     between = _BLANK.match(text, found.end())
     assert between is not None, "the pattern matches an empty string, too"
     name = _NAME.match(text, between.end())

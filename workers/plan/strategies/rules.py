@@ -102,7 +102,7 @@ class MemoryAnalysisRule:
         return self.buffers.analysis.allows
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
-        """Return scalars that follow from the NDRange, and buffers that follow from these two."""
+        """Return the scalars for the NDRange, and the buffers for the NDRange and these scalars."""
         variation = self.varied.at(global_size)
         fixed = {**variation.scalars, **self.buffers.given}
 

@@ -94,6 +94,29 @@ def test_what_may_not_run_is_a_block_of_its_own(body: str, num_blocks: int) -> N
     assert len(copy_of(body).blocks) == num_blocks
 
 
+@pytest.mark.parametrize(
+    ("body", "is_in_turn"),
+    [
+        (
+            "for (int j = 0; j < n; ++j) { switch (j & 1) { case 1: continue; } a[j] = 1.0f; }",
+            False,
+        ),
+        ("for (int j = 0; j < n; ++j) { if (j & 1) continue; a[j] = 1.0f; }", False),
+        ("for (int j = 0; j < n; ++j) { switch (j & 1) { case 1: break; } a[j] = 1.0f; }", True),
+        (
+            "for (int j = 0; j < n; ++j) { for (int m = 0; m < n; ++m) { if (m > j) break; } "
+            "a[j] = 1.0f; }",
+            True,
+        ),
+    ],
+)
+def test_code_behind_a_jump_out_of_its_loop_is_a_block_of_its_own(
+    body: str, is_in_turn: bool
+) -> None:
+    (block,) = [one for one in copy_of(body).blocks if one.tally.get("global_stores")]
+    assert block.is_turn is is_in_turn
+
+
 def test_loops_know_their_turns_and_parts_of_for_may_be_missing() -> None:
     copy = copy_of("int j = 0; for (;;) { if (j++ > n) break; a[j] = 1.0f; }")
     assert sum(block.is_turn for block in copy.blocks) == 1
