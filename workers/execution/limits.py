@@ -10,12 +10,14 @@ import os
 from dataclasses import dataclass
 
 from workers.config import WALL_BUDGET_FACTOR, CollectConfig
-from workers.sandbox.processors import SET_ASIDE
+from workers.sandbox.processors import FEWEST_PROCESSORS, SET_ASIDE
 
 GPU_RUN_CHILDREN = 6
 """Number of run children of a GPU: one holds the device, one has loaded a program and waits, one
 loads a program, and the others start after faults. A start takes 1.8 s if one GPU of the host is at
 work, and 5 s if three other GPUs are at work, too (H200)."""
+_FEW_RUN_CHILDREN = 4
+"""The same on a host with so few processors that starting children would slow down the timing."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """Number of launches of a config that may each last ``timing.max_launch_ms``: the first, one warm,
@@ -70,7 +72,8 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
         analysers = min(_MOST_GPU_ANALYSERS, beside_timing)
     compilers = given.compile_children or compilers
     analysers = given.compile_children or analysers
-    run_children = GPU_RUN_CHILDREN if shared else 1
+    has_many = processors >= FEWEST_PROCESSORS
+    run_children = (GPU_RUN_CHILDREN if has_many else _FEW_RUN_CHILDREN) if shared else 1
     return Limits(
         build_timeout_s=given.build_timeout_s,
         analysis_timeout_s=given.analysis_timeout_s,

@@ -263,7 +263,7 @@ def test_analyses_are_kept_for_one_user_device_and_kernel_only(tmp_path: Path) -
     kept.remove()
     assert [path.name for path in kept.folder.iterdir()] == ["mine-v2.json"]
     kept.folder.chmod(0o777)
-    with pytest.raises(OutputTaken, match="open to other users"):
+    with pytest.raises(OutputTaken, match="other users own it or may write"):
         KeptAnalyses(out, device)
     kept.folder.chmod(0o700)
     assert KeptAnalyses(out, device).folder == kept.folder

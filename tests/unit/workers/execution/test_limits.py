@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from workers.config import CollectConfig, LedgerConfig, LimitsConfig
 from workers.execution.limits import GPU_RUN_CHILDREN, limits_on
 
 
-def test_a_gpu_is_impatient_and_shared() -> None:
+@pytest.mark.parametrize(("processors", "run_children"), [(2, 4), (16, GPU_RUN_CHILDREN)])
+def test_a_gpu_is_impatient_and_shared(
+    monkeypatch: pytest.MonkeyPatch, processors: int, run_children: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
     limits = limits_on(CollectConfig(), gpu=True, shared=True)
+    assert limits.num_run_children == run_children
     assert limits.config_timeout_s < 5
     assert limits.faults_to_end_strategy == 1
-    assert limits.num_run_children == GPU_RUN_CHILDREN
     assert limits.num_compile_children >= 1
     assert limits.num_analysis_children >= limits.num_compile_children
     assert limits.claim_ahead > limits.num_run_children + limits.num_analysis_children
