@@ -209,7 +209,7 @@ def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
             raise ValueError(f"{name} does not ascend from 0")
     group, num_groups = arrays["group"], len(arrays["prefix_start"]) - 1
     if len(group) and not 0 <= group.min() <= group.max() < num_groups:
-        raise ValueError(f"group has a number that is not one of the {num_groups} prefixes")
+        raise ValueError(f"an index in group is outside the {num_groups} prefixes")
 
 
 def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: int) -> None:

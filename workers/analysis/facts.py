@@ -201,7 +201,7 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Return, by position of a scalar, the small values that the kernel itself tests it for."""
+    """Return the small constants with which the code compares each scalar, by its position."""
     keys = {kernel.parameters[position].key: position for position in scalars}
     found: dict[int, set[int]] = {}
     for node in walk(kernel.body):

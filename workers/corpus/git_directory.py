@@ -127,7 +127,7 @@ def entries(source: Path) -> Iterator[Entry]:
         if process.returncode:
             raise CorpusError(
                 f"{source}: git cannot list HEAD: {_words(process)}: "
-                "name a repository with a commit"
+                "the repository needs at least one commit"
             )
 
 

@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TaskCounting:
-    """Counts tasks in killable children; its owner drives it by polling.
+    """Counts in killable children what the launches of tasks execute; its owner polls it.
 
     Args:
         start_child: starts a counting child on a device; its scratch folder has the given name.

@@ -40,9 +40,11 @@ class UnitCounts:
     """The counts of one unit.
 
     ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
-    (warps, sites, iterations), the number of sectors and lines that a warp touches (for atomic
-    operations, the number of addresses); for a work-group, only the watched warps. ``met``: shape
-    (m, 2), an address and the number of the unit's atomic operations on it; 0 for an empty row.
+    (warps, sites, iterations); a site is an access in the source, and an entry belongs to one
+    iteration of the loop around it. The low 16 bits of an entry are the sectors that the warp
+    touches together (for atomic operations, the addresses), the high 16 bits are the lines. If the
+    unit is a work-group, only some of its warps are watched. ``met``: shape (m, 2), rows of an
+    address and the number of the unit's atomic operations on it; unused rows are zero.
     """
 
     rows: npt.NDArray[np.uint32]

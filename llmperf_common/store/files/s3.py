@@ -104,7 +104,7 @@ class S3Filesystem:
         """Create ``name`` with ``data``; if it exists, change nothing and return False.
 
         Raises:
-            StoreError: It is not created, or perhaps created: then a later call may return False.
+            StoreError: The request failed. If it took effect, a later call returns False.
         """
         mark = secrets.token_hex(16)
         was_repeated = False

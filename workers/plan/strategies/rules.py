@@ -85,10 +85,11 @@ class SimpleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnalysisRule:
-    """Scalars by their role or as chosen for the kernel; every buffer as large as its extent.
+    """Gives scalars the values of their roles, or those chosen for the kernel.
 
-    ``varied``: gives the values that replace the usual ones. ``fits_memory``: tells whether the
-    buffers of a launch can be allocated.
+    Each buffer gets as many elements as the memory analysis says that the launch accesses.
+    ``varied``: gives some launches other values of scalars in place of the usual ones.
+    ``fits_memory``: tells whether the buffers of a launch can be allocated.
     """
 
     buffers: AnalysedBuffers
