@@ -112,6 +112,7 @@ def test_a_single_text_is_a_strategy_and_an_override(tmp_path: Path, device: str
     assert set(samples.column("input_strategy").to_pylist()) == {"simple"}
 
 
+@pytest.mark.slow
 def test_a_config_file_and_overrides(tmp_path: Path, device: str) -> None:
     (tmp_path / "c.toml").write_text("[plan]\nsamples_per_kernel = 5\nseed = 3\n")
     corpus = write_kernels(tmp_path / "k", ["k0"])

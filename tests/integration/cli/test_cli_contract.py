@@ -182,7 +182,7 @@ def test_limits_may_change_between_two_starts(copied: Collected) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "code"), slow_but_each(2, [("3", 5), ("0", 5), ("4", 0), (None, 0)])
+    ("limit", "code"), slow_but_each(4, [("3", 5), ("0", 5), ("4", 0), (None, 0)])
 )
 def test_max_failures(tmp_path: Path, limit: str | None, code: int) -> None:
     """More than F failed rows end with 5; failed rows alone end with 0."""

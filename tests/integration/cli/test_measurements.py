@@ -81,6 +81,7 @@ def changed_columns(one: Dataset, other: Dataset) -> set[str]:
     return {line.split(":", 1)[0] for line in differences(one, other)}
 
 
+@pytest.mark.slow
 def test_no_file_holds_a_source(tables: Path) -> None:
     kernels = pq.read_table(tables / "kernels.parquet")
     assert "source" not in kernels.column_names
@@ -97,6 +98,7 @@ def test_no_file_holds_a_source(tables: Path) -> None:
     assert sum(map(len, owners)) == len(set().union(*owners)), "a task lies in one file"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_no_corpus_has_keeps_a_null_source(
     collected: Path, tables: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_kernel_that_no_corpus_has_keeps_a_null_source(
     assert verify(out).problems == ()
 
 
+@pytest.mark.slow
 def test_seeds_that_do_not_follow_from_the_plan_are_kept(collected: Path, tmp_path: Path) -> None:
     before = open_dataset(collected / "data")
     export_tables(before, tmp_path / "tables", plan_seed=7)
@@ -119,6 +122,7 @@ def test_seeds_that_do_not_follow_from_the_plan_are_kept(collected: Path, tmp_pa
     assert "samples.seed" not in changed_columns(before, open_dataset(tmp_path / "again"))
 
 
+@pytest.mark.slow
 def test_bad_input_is_told(collected: Path, tables: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not empty"):
         rebuild(tables, corpora(collected), str(collected / "data"))
@@ -141,6 +145,7 @@ def test_bad_input_is_told(collected: Path, tables: Path, tmp_path: Path) -> Non
     assert open_filesystem(tmp_path / "again").names() in ([], [".run.lock"])
 
 
+@pytest.mark.slow
 def test_the_command_line_goes_there_and_back(collected: Path, tmp_path: Path) -> None:
     assert module("export", collected / "first-data", tmp_path / "tables").returncode == 0
     sources = ("--corpus", collected / "first")

@@ -79,7 +79,7 @@ def test_work_is_counted_unless_it_is_off(run: Path) -> None:
     assert model.predict(LOOP, **SIZES, args={"n": 1}) == few
 
 
-@pytest.mark.parametrize("at_once", [pytest.param(512, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("at_once", [pytest.param(one, marks=pytest.mark.slow) for one in (512, 2)])
 def test_many_launches_are_counted_together_and_say_the_same(
     run: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
@@ -95,7 +95,7 @@ def test_many_launches_are_counted_together_and_say_the_same(
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(ENDLESS, id="endless"),
+        pytest.param(ENDLESS, id="endless", marks=pytest.mark.slow),
         pytest.param(BARRIER, id="hangs in a barrier", marks=pytest.mark.nightly),
     ],
 )
@@ -122,6 +122,7 @@ def test_without_a_device_the_answer_is_that_of_off(
     assert any("no usable CPU OpenCL device" in text for text in found.warnings)
 
 
+@pytest.mark.slow
 def test_the_command_line_says_whether_it_was_counted(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "loop.cl"
     path.write_text(LOOP, encoding="utf-8")

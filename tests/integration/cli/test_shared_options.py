@@ -47,6 +47,7 @@ def test_quiet_leaves_results_and_errors(one_kernel: Collected, tmp_path: Path) 
     assert llmperf("report", one_kernel.out, "--out", tmp_path / "r.html").err, "quiet no longer"
 
 
+@pytest.mark.slow
 def test_verbose_shows_the_steps(one_kernel: Collected) -> None:
     done = one_kernel.collect("--verbose")
     assert done.code == 0
@@ -62,6 +63,7 @@ def test_verbose_shows_the_steps(one_kernel: Collected) -> None:
     assert logging.getLogger("workers").level == logging.NOTSET
 
 
+@pytest.mark.slow
 def test_a_warning_is_seen_with_verbose_and_without_but_not_with_quiet(
     one_kernel: Collected,
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_value_that_a_later_one_replaces_is_warned_about(
     assert warning not in llmperf(*words, "-q").err
 
 
+@pytest.mark.slow
 def test_a_flag_may_be_repeated_and_so_may_what_takes_several_values(one_kernel: Collected) -> None:
     done = one_kernel.collect("-v", "-v", "--set", "plan.seed=1", "--set", "plan.seed=2")
     assert done.code == 0, done.err

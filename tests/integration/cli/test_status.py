@@ -65,6 +65,7 @@ def has_committed(*arguments: object) -> bool:
     return any(one["tasks_done"] for run in runs for one in run["workers"])
 
 
+@pytest.mark.slow
 def test_status_of_a_folder_while_it_is_collected(
     tmp_path: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

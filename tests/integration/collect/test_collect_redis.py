@@ -39,7 +39,9 @@ def assert_whole(out: Path, samples: int = NUM_KERNELS * SAMPLES) -> None:
     assert len(ids) == len(set(ids)) == samples
 
 
-@pytest.mark.parametrize("aof", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "aof", [pytest.param(one, marks=pytest.mark.slow) for one in (False, True)]
+)
 def test_a_run_survives_its_server(tmp_path: Path, aof: bool) -> None:
     server = RedisServer(tmp_path / "redis", aof=aof)
     corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(NUM_KERNELS)])

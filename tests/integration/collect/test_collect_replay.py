@@ -69,7 +69,7 @@ def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
     [
         pytest.param(0.005, [1.0] * 8, [], marks=pytest.mark.slow),
         pytest.param(0.2, [1.0] * 8, ["launches of 0.1 to 5 ms scatter by more than"], marks=pytest.mark.slow),
-        (0.005, [1.0, 1.5] * 4, ["a fixed sentinel kernel took 50% longer at times (p90 / p10 of 8"]),
+        pytest.param(0.005, [1.0, 1.5] * 4, ["a fixed sentinel kernel took 50% longer at times (p90 / p10 of 8"], marks=pytest.mark.slow),
     ],
     ids=["quiet", "noisy", "drifting"],
 )  # fmt: skip
@@ -90,6 +90,7 @@ def test_a_noisy_machine_is_warned_about_at_the_end_and_in_the_report(
         assert all(word in text for word in words)
 
 
+@pytest.mark.slow
 def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "slow"])
     slow = [{"kernel": "slow", "action": "slow", "seconds": 0.02}]
@@ -147,6 +148,7 @@ def test_a_stall_of_the_host_is_not_charged_to_the_task(tmp_path: Path) -> None:
     assert statuses(tmp_path / "data")["stalled"] == {"ok": 6}
 
 
+@pytest.mark.slow
 def test_a_fault_that_used_up_the_budget_ends_the_task(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["faults"])
     behaviours = [
@@ -254,6 +256,7 @@ def test_ctrl_c_finishes_the_task_in_hand_and_the_rest_is_resumed(tmp_path: Path
     assert all(after[row["sample_id"]] == row["time_ns"] for row in before)
 
 
+@pytest.mark.slow
 def test_no_child_outlives_a_killed_parent(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(4)])
     device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "hang"}])

@@ -83,6 +83,7 @@ def copy_dataset(location: str, copy: str) -> None:
             target.replace(folder + name, source.read_bytes(folder + name))
 
 
+@pytest.mark.slow
 def test_collect_verify_read_and_report(location: str, tmp_path: Path) -> None:
     command = arguments(tmp_path, location)
     done = llmperf(*command)

@@ -146,6 +146,7 @@ def test_without_a_cpu_device_the_columns_are_null_and_say_so(
     assert any(NO_CPU_DEVICE in str(one) for one in events(tmp_path / "data")), done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_of_harness_version_1_is_not_gone_on_with(tmp_path: Path) -> None:
     """Its times mean something else: it is read as before, and nothing of today is mixed into it."""
     data = unpack(tmp_path)

@@ -208,7 +208,7 @@ def test_one_of_four_gpus_is_tried_alone_in_its_own_time(tmp_path: Path, clean: 
     assert {reasons[0], reasons[2], reasons[3]} == {"not tried: cuda:1 was asked for"}
 
 
-@pytest.mark.parametrize("devices", ["GPUS", "EMPTY"])
+@pytest.mark.parametrize("devices", [pytest.param("GPUS", marks=pytest.mark.slow), "EMPTY"])
 def test_gpus_are_tried_each_time_also_those_that_were_hidden(
     devices: str, clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

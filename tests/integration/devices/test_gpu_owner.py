@@ -43,6 +43,7 @@ def collect(corpus: Path, device: str, out: Path) -> tuple[str, ...]:
     return tuple(map(str, options))
 
 
+@pytest.mark.slow
 def test_a_second_collector_of_a_gpu_is_refused(tmp_path: Path, lock_dir: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(6)])
     slow = replay_file(tmp_path / "slow.json", speed=200_000)

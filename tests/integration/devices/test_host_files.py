@@ -88,6 +88,7 @@ def with_everything(folder: Path, secret: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_no_file_of_this_host_is_quoted(tmp_path: Path) -> None:
     secret = tmp_path / "secret-of-the-host"
     secret.write_text(f"password = {SECRET};\n")

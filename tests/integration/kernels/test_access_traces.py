@@ -317,6 +317,7 @@ def test_loops_without_an_end_are_cut_off(ref: DeviceRef) -> None:
     assert "loops of more than" in found.detail
 
 
+@pytest.mark.slow
 def test_of_heavy_groups_fewer_run(ref: DeviceRef) -> None:
     kernel = kernel_of(HEAVY)
     (found,) = trace_all([(kernel, config_of(kernel, (1 << 20,), (1024,)))], ref)

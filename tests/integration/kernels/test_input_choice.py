@@ -192,5 +192,6 @@ def test_a_child_that_dies_while_it_chooses_leaves_its_analysis(
     assert "SIGXCPU" in inputs.reason
 
 
+@pytest.mark.slow
 def test_the_choice_is_the_same_again(cpu_ref: DeviceRef) -> None:
     assert analysed(MASKED, cpu_ref) == analysed(MASKED, cpu_ref)

@@ -164,6 +164,7 @@ def test_without_a_device_the_simple_rule_stands_in_and_that_is_said(
     assert any("memory accesses are not known" in one for one in found["warnings"])
 
 
+@pytest.mark.slow
 def test_a_probe_that_does_not_end_is_killed(
     cpu: DeviceRef, trained: Trained, csr: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ DIVERGING = (
 """Ends with 128 work-items, hangs with 256: its loop has a barrier, so that it may not be cut off."""
 
 
+@pytest.mark.slow
 def test_what_was_counted_before_a_hang_is_kept_whatever_the_order(ref: DeviceRef) -> None:
     kernel = kernel_of(DIVERGING)
     configs = configs_of(kernel, 256, 64, 320, 128)

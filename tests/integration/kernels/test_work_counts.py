@@ -36,10 +36,10 @@ IRREGULAR_KERNELS = {"syrk_grid"}
 """Beside those whose contents decide: a triangle."""
 
 SIDE_KERNELS = read_side_files()
-each_fifth_quickly = pytest.mark.parametrize(
+each_eighth_quickly = pytest.mark.parametrize(
     "side",
     [
-        pytest.param(side, marks=SLOW if number % 5 and side.name not in IRREGULAR_KERNELS else ())
+        pytest.param(side, marks=SLOW if number % 8 and side.name not in IRREGULAR_KERNELS else ())
         for number, side in enumerate(SIDE_KERNELS)
     ],
     ids=lambda side: side.name,
@@ -51,7 +51,7 @@ def kernel_of(side: SideKernel) -> Kernel:
     return next(one for one in kernels_from_source(source) if one.name == side.name)
 
 
-@each_fifth_quickly
+@each_eighth_quickly
 def test_all_work_items_give_the_hand_formulas_exactly(
     side: SideKernel, virtual_device: OpenclVirtualDevice
 ) -> None:
@@ -128,7 +128,7 @@ def planned_launches(side: SideKernel) -> Iterator[Launch]:
                 yield launch
 
 
-@each_fifth_quickly
+@each_eighth_quickly
 def test_sixteen_work_groups_are_enough(
     side: SideKernel, virtual_device: OpenclVirtualDevice
 ) -> None:

@@ -133,6 +133,7 @@ def test_the_command_says_what_it_did(small: Path, tmp_path: Path) -> None:
     assert llmperf("dataset", "compact", str(data), "--target-rows", "0").code == 2
 
 
+@pytest.mark.slow
 def test_a_collect_goes_on_after_it(copied: Collected) -> None:
     """With its ledger, and then without: nothing is done again, nothing is done twice."""
     more = ("--set", "store.commit_interval_s=0")

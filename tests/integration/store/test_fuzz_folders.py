@@ -70,6 +70,7 @@ for how in ("bug", "signal", "slow", "memory", "control", "code", "polite"):
 """
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_found() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROBE],

@@ -262,7 +262,7 @@ def test_files_that_are_none(data: Path, bad: str, file: str) -> None:
             says_no(run_measured(*command, data))
 
 
-@pytest.mark.parametrize("bad", ["fifo", "zero", "sparse"])
+@pytest.mark.parametrize("bad", slow_but_each(3, ["fifo", "zero", "sparse"]))
 def test_shards_that_are_none(data: Path, bad: str) -> None:
     BAD_FILES[bad](data / shard_name(data, "samples"))
     for command in READERS:
@@ -351,6 +351,7 @@ def test_a_shard_that_unpacks_too_far(data: Path, kind: str) -> None:
         assert ended.peak_bytes < GIB
 
 
+@pytest.mark.slow
 def test_a_ledger_that_never_answers(data: Path) -> None:
     folder = data / "ledger"
     folder.mkdir()

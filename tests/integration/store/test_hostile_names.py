@@ -71,7 +71,12 @@ def test_a_name_that_is_no_time_and_no_version(tmp_path: Path, name: str, comman
     "change",
     [
         pytest.param(lambda data: (data / "epochs/000002").mkdir(), marks=pytest.mark.slow),
-        lambda data: [(data / f"epochs/00000{n}").symlink_to(data / "nowhere") for n in (2, 3, 4)],
+        pytest.param(
+            lambda data: [
+                (data / f"epochs/00000{n}").symlink_to(data / "nowhere") for n in (2, 3, 4)
+            ],
+            marks=pytest.mark.slow,
+        ),
         lambda data: (data / "epochs" / ("9" * 23)).touch(),
         lambda data: set_epoch(data, 10**11),
     ],

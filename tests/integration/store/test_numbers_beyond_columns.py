@@ -33,6 +33,7 @@ def collect(corpus: Path, folder: Path) -> Done:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argument", slow_but_each(2, ["*a", "(*a)[4]"]))
 @pytest.mark.parametrize(
     ("member", "length"),

@@ -353,6 +353,7 @@ def test_who_holds_it_is_said_to_those_who_want_it(server, location):
             pass
 
 
+@pytest.mark.slow
 def test_segments_and_a_repair(server, fs, location, tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEALED_AT", 4)
     local = make_dataset(tmp_path / "data", kernels=6, kernels_per_shard=1)

@@ -142,6 +142,7 @@ run(dataset(), config(), Path(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_resume_after_sigkill_gives_the_same_run(data, summary, tmp_path):
     out = tmp_path / "run"
     process = subprocess.Popen([sys.executable, "-c", _KILLED, str(out)])
@@ -315,6 +316,7 @@ def test_every_variant_trains_and_reads_back(data, tmp_path, more):
     assert np.isfinite(found.log2_ns).all()
 
 
+@pytest.mark.slow
 def test_run_card_and_tables_say_what_the_weights_started_from(data, tmp_path):
     codegen = ("regressor.backbone=codegen", "regressor.depth=1", "regressor.heads=4")
     settings = config(*codegen, "regressor.width=128", "optimiser.max_steps=1")

@@ -104,6 +104,7 @@ def tight(tmp_path_factory) -> tuple[TrainingData, RunSummary]:
     return data, run(data, settings, tmp_path_factory.mktemp("tight") / "run")
 
 
+@pytest.mark.slow
 def test_a_run_counts_what_its_context_left_out(tight, tmp_path):
     data, summary = tight
     notes = "\n".join(summary.notes)
