@@ -19,7 +19,6 @@ from llmperf_common.failures import CensorReason, Failure, FailureCode
 from llmperf_common.records import Device
 from workers.config import TimingConfig
 from workers.execution.death_rules import DEATH_RULES, Charged, DeathRule, Excuse, is_given_up
-from workers.execution.ending_child import SHORT_END_S, EndingChild
 from workers.execution.limits import Limits
 from workers.execution.run_jobs import launch_failure, out_of_time, run_job
 from workers.execution.run_phases import ON_DEVICE, Patience, Phase, patience_in
@@ -39,7 +38,7 @@ from workers.sandbox.messages import (
     RunDone,
     RunLoaded,
 )
-from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, RunChild
+from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, EndingChild, RunChild
 
 _logger = logging.getLogger(__name__)
 
@@ -336,12 +335,12 @@ class RunLane:
         """Kill a child that may hold the device; after its end, check the card and do ``then``."""
         assert self.device is not None, "use_device() comes first"
         self._ending = EndingChild(child=self.child.begin_drop(), device=self.device, then=then)
-        self._follow_ending(SHORT_END_S)
+        self._follow_ending()
 
-    def _follow_ending(self, wait_s: float = 0.0) -> None:
+    def _follow_ending(self) -> None:
         """If the killed child has ended, go on; raises DeviceLostError if the card is unsound."""
         ending = self._ending
-        if ending is not None and ending.has_ended(wait_s):
+        if ending is not None and ending.has_ended():
             self._ending = None
             ending.then()
 

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from llmperf_common.records import Device
 from workers.config import TimingConfig
-from workers.execution.ending_child import ENDING_POLL_S
 from workers.execution.limits import Limits
 from workers.execution.run_lane import RunLane
 from workers.execution.task_state import TaskState
 from workers.measure.launch_processor import LaunchProcessor
 from workers.sandbox.child import Child
-from workers.sandbox.run_children import ChildStartError
+from workers.sandbox.run_children import ENDING_POLL_S, ChildStartError
 
 _logger = logging.getLogger(__name__)
 

@@ -9,9 +9,11 @@ import itertools
 import select
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.records import Device
+from workers.device.nvidia.nvml import problems_of
 from workers.sandbox.address_space import memory_limit_text
 from workers.sandbox.child import Child
 from workers.sandbox.messages import ChildCrashed, ChildReady, PeaksJob
@@ -22,6 +24,9 @@ _EXIT_TIMEOUT_S = 5.0
 _MAX_FAILED_STARTS = 3
 MOST_KILLS = 30
 """Number of idle children in a row killed by other processes, after which no more are started."""
+ENDING_POLL_S = 0.01
+"""Seconds to wait at once for a killed child, and then between two looks at it. A GPU's driver
+takes at least 0.1 s to end a context, and up to 2 s on a host with busy cards."""
 
 
 class DeviceLostError(LlmperfError):
@@ -32,6 +37,30 @@ class DeviceLostError(LlmperfError):
 
 class ChildStartError(DeviceLostError):
     """A child could not open the device at any of its starts; other children may have it open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndingChild:
+    """A killed child that may still hold the device; ``then`` is what its lane does afterwards."""
+
+    child: Child
+    device: Device
+    then: Callable[[], None]
+
+    def has_ended(self) -> bool:
+        """Return whether the child has ended; do not wait for its end.
+
+        Raises:
+            DeviceLostError: The child has ended and the card is unsound. Then another device times
+                all configs of the task in hand, including those that were timed here.
+        """
+        if not self.child.has_gone():
+            return False
+        problems = problems_of(self.device)
+        if problems:
+            what = f"{self.device.name} is not sound after a process died on it"
+            raise DeviceLostError(f"{what}: {'; '.join(problems)}")
+        return True
 
 
 class RunChild:
@@ -70,10 +99,11 @@ class RunChild:
         self.is_ready = False
 
     def begin_drop(self) -> Child:
-        """Kill the current child and return it without waiting for its end."""
+        """Kill the current child and return it; do not wait longer than a moment for its end."""
         child = self.current
         assert child is not None, "no child to drop"
         child.begin_kill()
+        child.has_gone(ENDING_POLL_S)
         self.current, self.is_ready = None, False
         return child
 

@@ -342,7 +342,7 @@ def test_the_card_is_looked_at_whenever_a_child_that_had_it_has_ended(
     tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, where: str, limits: dict[str, float], skip_s: float
 ) -> None:  # fmt: skip
     monkeypatch.setattr(
-        "workers.execution.ending_child.problems_of", lambda _device: ("it needs a reset",)
+        "workers.sandbox.run_children.problems_of", lambda _device: ("it needs a reset",)
     )
     with slot(tmp_path, where, **limits) as made:
         begin(made, plan, 0, tmp_path)
@@ -355,7 +355,7 @@ def test_and_not_after_one_that_never_came_to_it(
     tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr(
-        "workers.execution.ending_child.problems_of", lambda _device: ("it needs a reset",)
+        "workers.sandbox.run_children.problems_of", lambda _device: ("it needs a reset",)
     )
     with slot(tmp_path, {"run-0-0": where, "run-1-0": where}) as made:
         assert run(made, plan, 0, tmp_path) == {"launch_error": 3}
