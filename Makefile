@@ -21,7 +21,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test nightly slow chaos fuzz lint format docs clean clean-demo install
 
-demo: install
+demo: $(VENV)/.installed-for-demo
 	$(BIN)/python -m workers.discovery.provide
 	$(BIN)/llmperf collect --corpus kernels --out $(DEMO)/data --device cpu --preset demo
 	$(BIN)/llmperf dataset verify $(DEMO)/data
@@ -68,11 +68,17 @@ docs: install
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml
+# The demo needs neither Ray nor the tools of the tests, which are half of the time to install. pip
+# compiles no bytecode (--no-compile): it would compile all modules, of which few are ever used;
+# Python compiles those at their first import.
+$(VENV)/.installed $(VENV)/.installed-for-demo: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("LLMPerf needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[pocl,cluster,train,dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[$(EXTRAS)]"
 	touch $@
+
+$(VENV)/.installed: EXTRAS := pocl,cluster,train,dev
+$(VENV)/.installed-for-demo: EXTRAS := pocl,train
 
 clean-demo:
 	rm -rf $(DEMO)
