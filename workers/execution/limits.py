@@ -18,6 +18,9 @@ loads a program, and the others start after faults. A start takes 1.8 s if one G
 work, and 5 s if three other GPUs are at work, too (H200)."""
 _FEW_RUN_CHILDREN = 4
 """The same on a host with so few processors that starting children would slow down the timing."""
+_CPU_RUN_CHILDREN = 4
+"""Maximum number of run children of a CPU device, which are started together, each for one task.
+One at a time is at work."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """Number of launches of a config that may each last ``timing.max_launch_ms``: the first, one warm,
@@ -74,6 +77,11 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
     analysers = given.compile_children or analysers
     has_many = processors >= FEWEST_PROCESSORS
     run_children = (GPU_RUN_CHILDREN if has_many else _FEW_RUN_CHILDREN) if shared else 1
+    claim_ahead = config.ledger.claim_ahead or (
+        run_children + compilers + (2 if gpu else 1) * analysers
+    )
+    if not shared:
+        run_children = min(claim_ahead, _CPU_RUN_CHILDREN)
     return Limits(
         build_timeout_s=given.build_timeout_s,
         analysis_timeout_s=given.analysis_timeout_s,
@@ -87,6 +95,5 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
         num_compile_children=compilers,
         num_analysis_children=analysers,
         num_run_children=run_children,
-        claim_ahead=config.ledger.claim_ahead
-        or run_children + compilers + (2 if gpu else 1) * analysers,
+        claim_ahead=claim_ahead,
     )

@@ -289,13 +289,19 @@ class DevicePipeline:
 
     def _start_work(self) -> None:
         if not (self._quiet and self._slot.states):
+            if self._quiet:
+                self._slot.start_children(len(self._states_ahead()))
             # Counting and analysis share a limit of children. Tasks that have begun come first.
             most = self._limits.num_analysis_children
             self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
             self._analysers.start_waiting(most_busy=most - self._counting.num_busy)
             for pool in (self._access_checkers, self._compilers):
                 pool.start_waiting()
-        is_calm = self._counting.is_idle and all(pool.is_idle for pool in self._pools)
+        is_calm = (
+            self._counting.is_idle
+            and all(pool.is_idle for pool in self._pools)
+            and not self._slot.is_starting
+        )
         while self._slot.has_capacity and self._compiled and (is_calm or not self._quiet):
             state = self._compiled.popleft()
             self._slot.run(state, self._compile_work.binary_path(state))

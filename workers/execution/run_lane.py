@@ -96,7 +96,7 @@ class RunLane:
 
     def warm_up(self) -> None:
         """Start a child before there is a task for it."""
-        if self.state is None and not self._child_per_task and not self.child.ensure():
+        if self.state is None and not self.child.ensure():
             self._phase = Phase.STARTING
 
     def run(self, state: TaskState, binary_path: Path, *, sentinel: bool) -> None:
@@ -134,6 +134,11 @@ class RunLane:
                 detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
                 state.record_rest(out_of_time(detail))
                 self._end_on_device(self._finish)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a child has been started and has not opened the device yet."""
+        return self.child.current is not None and not self.child.is_ready
 
     @property
     def is_ending(self) -> bool:

@@ -2,7 +2,8 @@
 
 Decides which lane takes the next task. On a GPU several lanes load programs side by side and hold
 the device's lock in turn, so the device seldom waits for a load or, after a fault, for a new
-context. A CPU device has one lane.
+context. On a CPU device one lane at a time has a task, and each task gets a new child. The children
+of the next few tasks start together while no task is timed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class RunSlot:
         limits: what a kernel may cost, and the number of lanes.
         timing: how configs are timed.
         child_per_task: whether to end the child after each task and count a bad exit as a failure.
-        lock_path: the file that the lanes lock.
+        lock_path: the file that the lanes lock; not used with ``child_per_task``, where one lane at
+            a time has a task.
         launches: the processor from which all launches are issued.
     """
 
@@ -57,11 +59,12 @@ class RunSlot:
                 limits=limits,
                 timing=timing,
                 child_per_task=child_per_task,
-                lock_path=lock_path if limits.num_run_children > 1 else None,
+                lock_path=None if child_per_task or limits.num_run_children == 1 else lock_path,
                 launches=launches,
             )
             for number in range(limits.num_run_children)
         ]
+        self._child_per_task = child_per_task
         self._timing = timing
         self._num_run = 0
         self._returned: list[TaskState] = []
@@ -74,11 +77,18 @@ class RunSlot:
     @property
     def has_capacity(self) -> bool:
         """Whether a lane may take a task now."""
+        if self._child_per_task:
+            return not self.states
         free = [lane for lane in self._lanes if lane.state is None]
         if any(lane.child.is_ready for lane in free):
             busy = [lane for lane in self._lanes if lane.state is not None and lane.child.is_ready]
             return len(busy) < _MOST_AT_WORK
         return bool(free) and len(self.states) < _MOST_AT_WORK
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a child without a task is starting."""
+        return any(lane.state is None and lane.is_starting for lane in self._lanes)
 
     @property
     def is_ending(self) -> bool:
@@ -106,6 +116,18 @@ class RunSlot:
         """Set the device's record, with peaks, for the checks of times; tasks may come now."""
         for lane in self._lanes:
             lane.use_device(device)
+            if not self._child_per_task:
+                lane.warm_up()
+
+    def start_children(self, num_tasks: int) -> None:
+        """Start children for the next ``num_tasks`` tasks, so that all have started before one runs.
+
+        Raises:
+            StoreError: The scratch folder is full or gone.
+        """
+        without_child = [lane for lane in self._lanes if lane.child.current is None]
+        num_missing = num_tasks - (len(self._lanes) - len(without_child))
+        for lane in without_child[: max(0, num_missing)]:
             lane.warm_up()
 
     def run(self, state: TaskState, binary_path: Path) -> None:
@@ -149,7 +171,8 @@ class RunSlot:
         """Let a lane act; close it if its child cannot start but another lane's child is ready."""
         try:
             action()
-            lane.warm_up()
+            if not self._child_per_task:
+                lane.warm_up()
         except ChildStartError as error:
             if not any(other.child.is_ready for other in self._lanes if other is not lane):
                 raise

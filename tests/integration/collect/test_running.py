@@ -489,6 +489,42 @@ def all_ready(made: RunSlot) -> bool:
     return all(lane.child.is_ready for lane in made._lanes)
 
 
+def test_with_a_child_per_task_children_start_together_and_work_one_at_a_time(
+    tmp_path: Path, plan: Plan
+) -> None:
+    with slot(tmp_path, "slow", child_per_task=True, num_run_children=4) as made:
+        made.start_children(3)  # one has opened the device
+        assert len(made.children()) == 3
+        assert made.is_starting
+        wait_until(lambda: drive_once(made) == [] and not made.is_starting)
+        began_with = {child.pid for child in made.children()}
+        first = begin(made, plan, 0, tmp_path)
+        assert not made.has_capacity
+        assert drive(made, 1) == [first]
+        assert made.has_capacity
+        made.start_children(2)  # two tasks are left, and two children have started
+        assert not made.is_starting
+        assert len(made.children()) == 2
+        assert {child.pid for child in made.children()} < began_with
+        second = begin(made, plan, 1, tmp_path)
+        assert drive(made, 1) == [second]
+        assert len(made.children()) == 1
+
+
+def test_a_child_that_dies_before_its_task_is_replaced(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, "", child_per_task=True, num_run_children=2) as made:
+        made.start_children(2)
+        wait_until(lambda: drive_once(made) == [] and not made.is_starting)
+        doomed = made.children()[1]
+        os.kill(doomed.pid, signal.SIGKILL)
+        wait_until(lambda: drive_once(made) == [] and doomed not in made.children())
+        made.start_children(2)
+        assert len(made.children()) == 2
+        state = begin(made, plan, 0, tmp_path)
+        assert drive(made, 1) == [state]
+        assert codes(state) == {"launch_error": 3}
+
+
 def test_closing_waits_for_a_child_that_takes_long_to_end(
     tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,11 +24,7 @@ def test_a_gpu_is_impatient_and_shared(
 
 def test_a_cpu_device_does_one_thing_at_a_time() -> None:
     limits = limits_on(CollectConfig(), gpu=False, shared=False)
-    assert (limits.config_timeout_s, limits.num_run_children, limits.num_compile_children) == (
-        30,
-        1,
-        1,
-    )
+    assert (limits.config_timeout_s, limits.num_compile_children) == (30, 1)
     assert limits.faults_to_end_strategy == limits.deaths_to_quarantine == 2
     assert limits.claim_ahead == 3
 
@@ -44,3 +40,12 @@ def test_what_is_set_holds_on_every_device() -> None:
         assert limits.faults_to_end_strategy == 3
         assert limits.num_compile_children == limits.num_analysis_children == 5
         assert limits.claim_ahead == 9
+
+
+@pytest.mark.parametrize(("claim_ahead", "run_children"), [(None, 3), (1, 1), (4, 4), (64, 4)])
+def test_a_cpu_device_has_a_run_child_for_each_task_of_a_small_group(
+    claim_ahead: int | None, run_children: int
+) -> None:
+    config = CollectConfig(ledger=LedgerConfig(claim_ahead=claim_ahead))
+    limits = limits_on(config, gpu=False, shared=False)
+    assert limits.num_run_children == run_children
