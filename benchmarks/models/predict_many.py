@@ -1,7 +1,7 @@
 """Speed of predicting many launches of one kernel together and one by one, and whether both agree.
 
 ``python -m benchmarks.models.predict_many RUN KERNEL.cl [--kernel NAME] [--launches 1000] [--alone
-50] [--rounds 3] [--threads N] [--sweeps] [--seed 0] [--out FILE.csv]``
+50] [--rounds 3] [--threads N] [--sweeps] [--seed 0] [--work auto|off] [--out FILE.csv]``
 
 One process loads the model once and warms up both ways. It predicts on the GPU if there is one,
 else on N threads of the CPU. All launches differ: their global sizes are drawn log-uniformly, their
@@ -151,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--sweeps", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", choices=("auto", "off"), default="auto")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     machine = hardware(options.threads)
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.launches, options.seed, signature.dims, signature.required_local_size
     )
     ask = Asking(
-        model=Model.load(options.run),
+        model=Model.load(options.run, work=options.work),
         source=options.source,
         kernel=options.kernel,
         sweeps=options.sweeps,
