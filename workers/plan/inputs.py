@@ -182,6 +182,20 @@ def mix32(value: int) -> int:
     return value ^ (value >> 16)
 
 
+def mix32_each(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return ``mix32`` of each value.
+
+    >>> [hex(value) for value in mix32_each(np.array([1, 2]))]
+    ['0x514e28b7', '0x30f4c306']
+    """
+    mixed = values.astype(np.uint32)
+    mixed ^= mixed >> 16
+    mixed *= np.uint32(0x85EB_CA6B)
+    mixed ^= mixed >> 13
+    mixed *= np.uint32(0xC2B2_AE35)
+    return (mixed ^ (mixed >> 16)).astype(np.int64)
+
+
 def stream_key(*, seed: int, position: int) -> int:
     """Return the 32-bit key of one argument's stream of values, made from 64 bits of ``seed``."""
     high = mix32((seed >> 32) + 0x2545_F491)

@@ -78,7 +78,7 @@ class CountedSite:
     requests: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedCopy:
     """A kernel that counts.
 

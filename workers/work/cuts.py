@@ -117,10 +117,13 @@ def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Pl
     [False, False, True, False, False]
     """
     streams = [_distinct(part) for part in parts]
+    sizes = [part.num_units if share > 0 else 0 for part, share in zip(parts, shares, strict=True)]
+    if len(parts) == 1:
+        return list(itertools.islice(streams[0], min(most, sizes[0])))
     taken = [0] * len(parts)
     places: list[Place] = []
     while len(places) < most:
-        left = [n for n, part in enumerate(parts) if taken[n] < part.num_units and shares[n] > 0]
+        left = [n for n, size in enumerate(sizes) if taken[n] < size]
         if not left:
             break
         number = min(left, key=lambda n: ((taken[n] + 0.5) / shares[n], -shares[n]))
@@ -131,12 +134,13 @@ def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Pl
 
 def _distinct(part: Box) -> Iterator[Place]:
     """Yield every place of a part once; the first places are evenly spread."""
-    known: dict[Place, None] = {}
+    known: set[Place] = set()
+    most_tries = 8 * part.num_units
     for tries, place in enumerate(part.samples()):
         if place not in known:
-            known[place] = None
+            known.add(place)
             yield place
-        if tries > 8 * part.num_units:
+        if tries > most_tries:
             break
     for place in itertools.product(
         *(range(low, high) for low, high in zip(part.low, part.high, strict=True))

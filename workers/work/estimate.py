@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -85,10 +86,12 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
     per_block = weights @ rows
     totals = {name: float(per_block @ tallies[name]) for name in TALLIED}
     cost = block_costs(copy)
-    of_items = rows @ cost
+    writes = tallies["global_stores"] + tallies["global_atomics"]
+    # One product, because it has to read all rows; they are integers, so each sum is exact.
+    per_item = np.stack((cost, np.ones_like(cost), writes)) @ rows.T
+    of_items, num_blocks, num_writes = per_item
     busiest, warp_weights = _busiest(rows, lanes, of_units)
     of_warps = busiest @ (cost + 1)
-    writes = tallies["global_stores"] + tallies["global_atomics"] > 0
     turns = np.array([one.is_turn for one in copy.blocks], dtype=np.float64)
     return Work(
         **totals,
@@ -96,9 +99,9 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
         global_atomic_peak=_atomic_peak(sample),
         group_bytes=sample.group_bytes,
         loop_turns=float(per_block @ turns),
-        active_items=float(weights @ (rows[:, writes].sum(axis=1) > 0)),
+        active_items=float(weights @ (num_writes > 0)),
         lane_efficiency=float(
-            weights @ (rows @ (cost + 1)) / (WARP * float(warp_weights @ of_warps))
+            weights @ (of_items + num_blocks) / (WARP * float(warp_weights @ of_warps))
         ),
         item_spread=_spread(of_items, weights),
         warp_peak=float(of_warps.max() * warp_weights.sum() / (warp_weights @ of_warps)),
@@ -126,6 +129,7 @@ def block_bytes(copy: CountedCopy) -> _Floats:
     )
 
 
+@lru_cache(maxsize=4)
 def _tallies(copy: CountedCopy) -> dict[str, _Floats]:
     return {
         name: np.array([block.tally.get(name, 0) for block in copy.blocks], dtype=np.float64)

@@ -142,7 +142,7 @@ class VirtualLaunch:
         places = self._run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
         if few == most:
             return places
-        spreads = [self._spread([one for one in places if part.holds(one)]) for part in parts]
+        spreads = [self._spread(self._within(part, places)) for part in parts]
         shares = [part.num_units * spread for part, spread in zip(parts, spreads, strict=True)]
         fresh = [place for place in sampled(parts, most, shares) if place not in places]
         return [*places, *self._run_some(fresh[: most - len(places)])]
@@ -271,16 +271,23 @@ class VirtualLaunch:
         busiest: npt.NDArray[np.uint32] = self._runs[place].rows.max(axis=0)
         return busiest
 
+    def _within(self, part: Box, places: Sequence[Place]) -> Sequence[Place]:
+        """Return the places that are in a part."""
+        if part == self._whole[0]:
+            return places
+        return [place for place in places if part.holds(place)]
+
     def _sample(self, places: Sequence[Place], parts: Sequence[Box]) -> Sample:
         """Return the counts of units, each with the number of units that it represents."""
         weights: list[float] = []
         strata: list[int] = []
         run: list[Place] = []
         for number, part in enumerate(parts):
-            chosen = [place for place in places if part.holds(place)]
-            lanes = sum(self._grid.unit(place).num_lanes for place in chosen)
+            chosen = self._within(part, places)
             run += chosen
-            weights += [self._grid.num_items(part) / lanes for _ in chosen]
+            if chosen:
+                weight = self._grid.num_items(part) / self._grid.lanes_of(chosen)
+                weights += [weight] * len(chosen)
             strata += [number] * len(chosen)
         return Sample(
             counts=tuple(self._runs[place] for place in run),
