@@ -24,6 +24,9 @@ from workers.work.units import WARP, Box, Grid, Place, Unit
 MOST_GROUPS = 16
 MOST_ITEMS = 4096
 """Work-items of a sample: as many as 16 work-groups of 256 work-items have."""
+_MOST_WARPS = 1024
+"""Warps of a sample. It holds where work-groups have fewer than four work-items: each warp costs
+some 15 µs, whatever its work-items, and 4,096 of them in each of 68 configs took 3 s."""
 _FEWEST_GROUPS = 4
 """Work-groups that are kept for the sample; the search for cuts may use all others."""
 _LEAST_SPREAD = 0.1
@@ -100,7 +103,8 @@ class VirtualLaunch:
 
     def _fair_sample(self) -> Sample:
         grid, by_groups = self._grid, self._copy.by_groups
-        most = MOST_GROUPS if by_groups else MOST_ITEMS // min(grid.num_lanes, WARP)
+        warps = min(_MOST_WARPS, MOST_ITEMS // min(grid.num_lanes, WARP))
+        most = MOST_GROUPS if by_groups else warps
         first = sampled(self._whole, 1, (1,))
         self._run_some(first, at_least=1)
         is_heavy = self._costs[first[0]] > _HEAVY_COST

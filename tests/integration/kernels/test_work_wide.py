@@ -5,6 +5,8 @@ Truth: counters of an H200, benchmarks/reports/2026-11-27-counters-strategies-ab
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmperf_common.features.work import Work
@@ -65,3 +67,18 @@ def test_the_members_of_a_structure_are_requests(virtual_device: OpenclVirtualDe
 def test_an_access_by_atomics_is_one_request(virtual_device: OpenclVirtualDevice) -> None:
     work = count(virtual_device, COPY.format("int", "atomic_add(c + i, a[i]);"))
     assert (work.global_atomic_requests, work.global_atomic_addresses) == (WARPS, ITEMS)
+
+
+@pytest.mark.parametrize("groups", [1000, 3000])
+def test_groups_of_one_work_item_are_counted_from_a_thousand_of_them(
+    virtual_device: OpenclVirtualDevice, groups: int
+) -> None:
+    one_item = "__attribute__((reqd_work_group_size(1, 1, 1))) "
+    kernel = kernel_of(COPY.format("float", PLAIN).replace("void ", "void " + one_item))
+    (config,) = configs_of(kernel, groups)
+    (work,) = count_kernel(kernel, [replace(config, local_size=(1,))], virtual_device)
+    assert isinstance(work, Work), work
+    assert 1000 <= work.sampled_items <= 1024
+    assert work.is_exact == (groups == 1000)
+    assert work.global_loads == pytest.approx(groups)
+    assert work.active_items == pytest.approx(groups)

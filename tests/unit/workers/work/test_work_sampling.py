@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmperf_common.records import LaunchConfig
+from workers.plan.inputs import mix32
 from workers.work.counted_copy import NUM_TURNS, CountedBlock, CountedCopy, CountedSite
 from workers.work.cuts import boxes, find_cuts, sampled
 from workers.work.estimate import Sample, UnitCounts, estimate
 from workers.work.launch import KernelBudget, VirtualLaunch
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
 from workers.work.reuse import touched_bytes
-from workers.work.units import WARP, Place, Unit, grid_of
+from workers.work.units import WARP, Box, Place, Unit, grid_of
 
 sides = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
@@ -38,6 +39,7 @@ def test_the_units_are_the_work_items_each_once(
             seen[unit.group, lane] += 1
     groups = int(np.prod(sides[:2]))
     assert set(seen.values()) == {1}
+    assert grid.lanes_of(list(grid.places())) == groups * lanes
     assert set(seen) == set(itertools.product(range(groups), range(lanes)))
 
 
@@ -83,6 +85,26 @@ def test_no_place_is_drawn_twice_and_none_is_missing(parts: list[int], most: int
     whole = boxes(grid, (0,))
     places = sampled(whole, most, (1,))
     assert len(set(places)) == len(places) == min(most, grid.num_units)
+
+
+@given(
+    low=st.lists(st.integers(0, 1000), min_size=1, max_size=3),
+    sides=st.lists(st.integers(1, 2**30), min_size=3, max_size=3),
+    number=st.integers(1, 200),
+)
+def test_places_that_are_computed_together_are_those_of_the_sequence(
+    low: list[int], sides: list[int], number: int
+) -> None:
+    box = Box(low=tuple(low), high=tuple(a + b for a, b in zip(low, sides, strict=False)))
+    steps = iter((2**0.5, 3**0.5, 5**0.5))
+    expected = list(box.low)
+    order = 0
+    for axis, (start, end) in enumerate(zip(box.low, box.high, strict=True)):
+        if end - start > 1:
+            jitter = (mix32(4 * number + order + 1) / 2**32 - 0.5) / 64
+            expected[axis] += int((0.5 + number * next(steps) + jitter) % 1.0 * (end - start))
+            order += 1
+    assert next(itertools.islice(box.samples(), number - 1, None)) == tuple(expected)
 
 
 def test_a_sample_does_not_agree_with_a_period_of_the_kernel() -> None:
