@@ -19,9 +19,11 @@ PYTEST := $(BIN)/python -m pytest --durations 15
 # number of tests: then a long file would run alone at the end.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
+.NOTPARALLEL:
 .PHONY: demo test nightly slow chaos fuzz lint format docs clean clean-demo install
 
-demo: $(VENV)/.installed-for-demo
+# An installation of everything also serves the demo.
+demo: $(or $(wildcard $(VENV)/.installed),$(VENV)/.installed-for-demo)
 	$(BIN)/python -m workers.discovery.provide
 	$(BIN)/llmperf collect --corpus kernels --out $(DEMO)/data --device cpu --preset demo
 	$(BIN)/llmperf dataset verify $(DEMO)/data

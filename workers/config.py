@@ -287,9 +287,9 @@ class LedgerConfig(Node):
         ge=1,
         le=1000,
         description="Maximum number of tasks that a collector holds at once: some run or wait for "
-        "the device, the others are analysed and compiled. Unset: one per run child and per "
-        "compile child, plus one per analysis child on a CPU device, or two per analysis child on "
-        "a GPU.",
+        "the device, the others are analysed and compiled. Unset: on a GPU one per run child and "
+        "per compile child, plus two per analysis child; on a CPU device 1, plus one per compile "
+        "child and per analysis child.",
     )
 
 

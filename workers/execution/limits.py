@@ -60,7 +60,8 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
     Args:
         config: the user's configuration.
         gpu: whether the device is a GPU.
-        shared: whether several run children may open the device (one of them launches at a time).
+        shared: whether several run children may have a task (one of them launches at a time);
+            otherwise one has a task, and the others have only started.
     """
     given = config.limits
     timing = config.timing

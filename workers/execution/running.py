@@ -9,6 +9,7 @@ of the next few tasks start together while no task is timed.
 from __future__ import annotations
 
 import logging
+import select
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -120,18 +121,21 @@ class RunSlot:
                 lane.warm_up()
 
     def start_children(self, num_tasks: int) -> None:
-        """Start children for the next ``num_tasks`` tasks, so that all have started before one runs.
+        """Start children for the next ``num_tasks`` tasks, once all earlier children are used up.
+
+        They start together, and no task is timed meanwhile. If one of them dies before its task, it
+        is not replaced while others are left: where memory is short, the others suffice.
 
         Raises:
             StoreError: The scratch folder is full or gone.
         """
-        without_child = [lane for lane in self._lanes if lane.child.current is None]
-        num_missing = num_tasks - (len(self._lanes) - len(without_child))
-        for lane in without_child[: max(0, num_missing)]:
-            lane.warm_up()
+        if not self.children():
+            for lane in self._lanes[:num_tasks]:
+                lane.warm_up()
 
     def run(self, state: TaskState, binary_path: Path) -> None:
-        """Begin a compiled task; there must be capacity."""
+        """Begin a compiled task; there must be capacity. Raises DeviceLostError."""
+        self._hear_idle()
         free = [lane for lane in self._lanes if lane.state is None]
         # Prefer a lane whose child is ready, because in any other lane the task would wait.
         lane = next((lane for lane in free if lane.child.is_ready), free[0])
@@ -142,6 +146,12 @@ class RunSlot:
     def children(self) -> list[Child]:
         """The children to watch for messages."""
         return [lane.child.current for lane in self._lanes if lane.child.current is not None]
+
+    def _hear_idle(self) -> None:
+        """Process what children without a task have sent; one of them may have died unnoticed."""
+        idle = [lane.child.current for lane in self._lanes if lane.state is None]
+        for child in select.select([one for one in idle if one is not None], [], [], 0)[0]:
+            self.handle(child)
 
     def handle(self, child: Child) -> None:
         """Process the messages of ``child``.

@@ -187,7 +187,10 @@ def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _W
 def _cold_readings(
     launcher: Launcher, config: LaunchConfig, rule: TimingConfig
 ) -> tuple[float, ...]:
-    """Time launches that find no data in the cache: at least one, more while the budget lasts."""
+    """Time launches that find no data in the cache: up to ``cold_readings``, within a budget.
+
+    The first one ignores the budget.
+    """
     cold: list[float] = []
     while len(cold) < rule.cold_readings and sum(cold) < rule.sample_budget_ms * 1e6:
         if launcher.needs_refill:

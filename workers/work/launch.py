@@ -25,8 +25,9 @@ MOST_GROUPS = 16
 MOST_ITEMS = 4096
 """Work-items of a sample: as many as 16 work-groups of 256 work-items have."""
 _MOST_WARPS = 1024
-"""Warps of a sample. It holds where work-groups have fewer than four work-items: each warp costs
-some 15 µs, whatever its work-items, and 4,096 of them in each of 68 configs took 3 s."""
+"""Warps of a sample. This limit is the lower one if work-groups have fewer than four work-items. A
+warp costs some 10 µs even if it has only one work-item: 4,096 of them in each of 68 configs took 2
+to 3 s."""
 _FEWEST_GROUPS = 4
 """Work-groups that are kept for the sample; the search for cuts may use all others."""
 _LEAST_SPREAD = 0.1

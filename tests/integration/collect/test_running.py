@@ -493,36 +493,47 @@ def test_with_a_child_per_task_children_start_together_and_work_one_at_a_time(
     tmp_path: Path, plan: Plan
 ) -> None:
     with slot(tmp_path, "slow", child_per_task=True, num_run_children=4) as made:
-        made.start_children(3)  # one has opened the device
-        assert len(made.children()) == 3
-        assert made.is_starting
-        wait_until(lambda: drive_once(made) == [] and not made.is_starting)
-        began_with = {child.pid for child in made.children()}
+        made.start_children(3)  # the child that has opened the device serves the first task
+        assert len(made.children()) == 1
         first = begin(made, plan, 0, tmp_path)
         assert not made.has_capacity
         assert drive(made, 1) == [first]
         assert made.has_capacity
-        made.start_children(2)  # two tasks are left, and two children have started
-        assert not made.is_starting
-        assert len(made.children()) == 2
-        assert {child.pid for child in made.children()} < began_with
+        made.start_children(3)
+        assert len(made.children()) == 3
+        assert made.is_starting
+        wait_until(lambda: drive_once(made) == [] and not made.is_starting)
+        began_with = {child.pid for child in made.children()}
         second = begin(made, plan, 1, tmp_path)
+        assert not made.has_capacity
         assert drive(made, 1) == [second]
-        assert len(made.children()) == 1
+        made.start_children(2)  # two children are left
+        assert not made.is_starting
+        assert {child.pid for child in made.children()} < began_with
+        assert len(made.children()) == 2
 
 
-def test_a_child_that_dies_before_its_task_is_replaced(tmp_path: Path, plan: Plan) -> None:
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_child_that_dies_before_its_task_costs_no_task_anything(
+    tmp_path: Path, plan: Plan, is_heard: bool
+) -> None:
     with slot(tmp_path, "", child_per_task=True, num_run_children=2) as made:
+        run(made, plan, 0, tmp_path)
         made.start_children(2)
         wait_until(lambda: drive_once(made) == [] and not made.is_starting)
-        doomed = made.children()[1]
+        doomed, other = made.children()
         os.kill(doomed.pid, signal.SIGKILL)
-        wait_until(lambda: drive_once(made) == [] and doomed not in made.children())
-        made.start_children(2)
-        assert len(made.children()) == 2
-        state = begin(made, plan, 0, tmp_path)
+        os.waitid(os.P_PID, doomed.pid, os.WEXITED | os.WNOWAIT)
+        if is_heard:
+            wait_until(lambda: drive_once(made) == [] and doomed not in made.children())
+            made.start_children(2)  # starts nothing while a child is left
+            assert made.children() == [other]
+        state = begin(made, plan, 1, tmp_path)
         assert drive(made, 1) == [state]
         assert codes(state) == {"launch_error": 3}
+        assert state.num_deaths == 0
+        made.start_children(2)
+        assert len(made.children()) == 2
 
 
 def test_closing_waits_for_a_child_that_takes_long_to_end(
