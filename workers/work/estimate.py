@@ -88,8 +88,7 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
     cost = block_costs(copy)
     writes = tallies["global_stores"] + tallies["global_atomics"]
     # One product, because it has to read all rows; they are integers, so each sum is exact.
-    per_item = np.stack((cost, np.ones_like(cost), writes)) @ rows.T
-    of_items, num_blocks, num_writes = per_item
+    of_items, num_blocks, num_writes = np.stack((cost, np.ones_like(cost), writes)) @ rows.T
     busiest, warp_weights = _busiest(rows, lanes, of_units)
     of_warps = busiest @ (cost + 1)
     turns = np.array([one.is_turn for one in copy.blocks], dtype=np.float64)

@@ -78,8 +78,7 @@ class Grid:
     def unit(self, place: Place) -> Unit:
         """Return the unit at a place."""
         if len(self.sides) == 1:
-            warps = self.warps_a_group
-            group, warp = divmod(place[0], warps) if warps > 1 else (place[0], 0)
+            group, warp = divmod(place[0], self.warps_a_group)
         else:
             *groups, warp = place
             group, scale = 0, 1
