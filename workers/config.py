@@ -194,8 +194,9 @@ class LimitsConfig(Node):
         gt=0,
         le=3600,
         description="Kill a run child that takes longer than this for one config. Unset: "
-        "2 s on a GPU, 30 s elsewhere, or longer if the limits under `timing` allow a config "
-        "more time.",
+        "2 s on a GPU (0.75 s for a child that uses its processor all this time, as it does "
+        "while it waits for a launch), 30 s elsewhere, or longer if the limits under `timing` "
+        "allow a config more time.",
     )
     task_timeout_s: float = Field(
         600.0,

@@ -51,6 +51,12 @@ def strike(channel: Channel, at: str, where: str) -> None:
         os._exit(0)
     if how == "raises":
         raise RuntimeError("a mistake of ours")
+    if how == "sleeps":
+        time.sleep(60)
+    if how == "spins":
+        until_s = time.monotonic() + 60
+        while time.monotonic() < until_s:
+            pass
     if how == "garbled":
         channel.socket.sendall(b"\xff" * 256)
         time.sleep(60)
@@ -66,6 +72,7 @@ def main(channel: Channel, where: str) -> None:
       ``load``, ``held``, ``config``, ``result``, ``last`` (result) or ``exit``.
     * ``leaves AT``, ``raises AT``, ``garbled AT``: there the child ends with exit code 0, raises,
       or sends nonsense and lives.
+    * ``sleeps AT``, ``spins AT``: there the child is silent, and waits or uses its processor.
     * ``stand``: the child takes the device lock and never begins.
     * ``crowded``: the child holds the lock for a while, half of this time without a processor.
     * ``sticky``: the first config ends the context.

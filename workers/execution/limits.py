@@ -22,6 +22,10 @@ _CPU_RUN_CHILDREN = 4
 """Maximum number of run children of a CPU device, which are started together, each for one task.
 One at a time is at work."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
+_GPU_SPIN_TIMEOUT_S = 0.75
+"""The least of ``Limits.spin_timeout_s`` on a GPU."""
+_SPIN_SLACK = 1.2
+"""``spin_timeout_s`` relative to the longest time that a correct config may take."""
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """Number of launches of a config that may each last ``timing.max_launch_ms``: the first, one warm,
 three cold, and those of the payload checks."""
@@ -38,12 +42,17 @@ class Limits:
 
     Fields are named like the keys in ``limits`` and ``ledger`` that set them. Keys that the user
     leaves open get the value for this device.
+
+    ``spin_timeout_s`` has no key: seconds after which a run child is killed that has been silent in
+    a config, if it uses its processor all the time. NVIDIA's driver waits for a launch in this way.
+    A child that waits for anything else, such as the driver's lock, is given ``config_timeout_s``.
     """
 
     build_timeout_s: float
     analysis_timeout_s: float
     work_timeout_s: float
     config_timeout_s: float
+    spin_timeout_s: float
     task_timeout_s: float
     task_budget_s: float | None
     deaths_to_quarantine: int
@@ -68,6 +77,10 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
     honest_ms = _LAUNCHES_OF_A_LONG_CONFIG * timing.max_launch_ms
     honest_ms += WALL_BUDGET_FACTOR * timing.sample_budget_ms
     timeout_s = max(_GPU_CONFIG_TIMEOUT_S if gpu else _CPU_CONFIG_TIMEOUT_S, honest_ms / 1e3)
+    config_timeout_s = given.config_timeout_s or timeout_s
+    spin_timeout_s = config_timeout_s
+    if gpu and given.config_timeout_s is None:
+        spin_timeout_s = min(timeout_s, max(_GPU_SPIN_TIMEOUT_S, _SPIN_SLACK * honest_ms / 1e3))
     processors = len(os.sched_getaffinity(0))
     compilers = analysers = 1
     if gpu:
@@ -87,7 +100,8 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
         build_timeout_s=given.build_timeout_s,
         analysis_timeout_s=given.analysis_timeout_s,
         work_timeout_s=given.work_timeout_s,
-        config_timeout_s=given.config_timeout_s or timeout_s,
+        config_timeout_s=config_timeout_s,
+        spin_timeout_s=spin_timeout_s,
         task_timeout_s=given.task_timeout_s,
         task_budget_s=given.task_budget_s,
         deaths_to_quarantine=given.deaths_to_quarantine,

@@ -21,7 +21,7 @@ from workers.config import TimingConfig
 from workers.execution.death_rules import DEATH_RULES, Charged, DeathRule, Excuse, is_given_up
 from workers.execution.limits import Limits
 from workers.execution.run_jobs import launch_failure, out_of_time, run_job
-from workers.execution.run_phases import ON_DEVICE, Patience, Phase, patience_in
+from workers.execution.run_phases import ON_DEVICE, Patience, Phase, SilenceWatch
 from workers.execution.task_state import TaskState
 from workers.measure.launch_processor import LaunchProcessor
 from workers.measure.run_order import HUNG_NS, OUT_OF_BUDGET
@@ -76,6 +76,7 @@ class RunLane:
         """The device's record; children check times against its peaks."""
         self._limits = limits
         self._timing = timing
+        self._silence = SilenceWatch(limits, timing)
         self._child_per_task = child_per_task
         self._lock_path = lock_path
         self._launches = launches
@@ -123,11 +124,11 @@ class RunLane:
         """Kill a silent child; end a task that takes too long."""
         self._follow_ending()
         child, state, limit_s = self.child.current, self.state, self._limits.task_timeout_s
-        patience = patience_in(self._phase, self._limits, self._timing)
-        if child is None or patience is None:
+        if child is None:
             return
-        if now_s - child.last_heard_s > patience.limit_s:
-            self._died(patience)
+        exceeded = self._silence.exceeded(child, self._phase, now_s)
+        if exceeded is not None:
+            self._died(exceeded)
         elif state is not None and state.trace.hold_began_s is not None:
             spent_s = state.trace.device_s + now_s - state.trace.hold_began_s
             if spent_s > limit_s:

@@ -8,6 +8,8 @@ from enum import Enum, auto
 from workers.config import TimingConfig
 from workers.execution.limits import Limits
 from workers.measure.device_lock import GONE_TIMEOUT_S
+from workers.sandbox.child import Child
+from workers.sandbox.processor_use import SpinCheck
 from workers.sandbox.run_children import START_TIMEOUT_S
 
 PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
@@ -64,3 +66,27 @@ def patience_in(phase: Phase, limits: Limits, timing: TimingConfig) -> Patience 
     if phase is Phase.PREPARING:
         return Patience(limit_s=PREPARE_TIMEOUT_S + timing.spin_up_ms / 1e3)
     return Patience(limit_s=limits.config_timeout_s, key="limits.config_timeout_s")
+
+
+class SilenceWatch:
+    """Tells when a run child has been silent for too long."""
+
+    def __init__(self, limits: Limits, timing: TimingConfig) -> None:
+        self._limits, self._timing = limits, timing
+        self._check: SpinCheck | None = None
+        """Watches a child that has been silent in a config for longer than a correct one needs."""
+
+    def exceeded(self, child: Child, phase: Phase, now_s: float) -> Patience | None:
+        """Return the limit that a child's silence has exceeded, or None."""
+        silent_s = now_s - child.last_heard_s
+        patience = patience_in(phase, self._limits, self._timing)
+        if patience is not None and silent_s > patience.limit_s:
+            return patience
+        if phase is not Phase.IN_CONFIG or silent_s <= self._limits.spin_timeout_s:
+            self._check = None
+            return None
+        if self._check is None:
+            self._check = SpinCheck(child.pid, now_s)
+        spins = self._check.spins(now_s)
+        key = "limits.config_timeout_s"
+        return Patience(limit_s=self._limits.spin_timeout_s, key=key) if spins else None

@@ -28,6 +28,7 @@ from llmperf_common.features.least_time import DenseAccess
 from llmperf_common.records import Signature
 from workers.sandbox.address_space import memory_limit_text
 from workers.sandbox.child_environment import child_environment
+from workers.sandbox.processor_use import used_cpu_s
 from workers.sandbox.processors import ONE_THREAD
 from workers.source.front_end import ReadKernel
 
@@ -173,11 +174,7 @@ class _ParseChild:
         return True
 
     def _cpu_s(self) -> float:
-        try:
-            times = psutil.Process(self._process.pid).cpu_times()
-        except (psutil.Error, OSError):
-            return 0.0  # the child has died; the next read reports it
-        return float(times.user + times.system)
+        return used_cpu_s(self._process.pid)  # 0 if it has died, which the next read reports
 
     def end(self, *, kill: bool) -> int:
         """End the child and return its exit status."""

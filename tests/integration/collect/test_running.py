@@ -307,6 +307,20 @@ def test_who_stands_on_the_device_without_beginning_is_killed_and_no_kernel_blam
         assert sum(len(state.sentinel) for state in states) >= 1, "a sentinel has run after it"
 
 
+@pytest.mark.parametrize(("where", "after_s"), [("spins config", 0.3), ("sleeps config", 3)])
+def test_a_silent_config_that_waits_for_its_launch_is_killed_sooner(
+    tmp_path: Path, plan: Plan, where: str, after_s: float
+) -> None:
+    """NVIDIA's driver spins while it waits for a launch, and sleeps while it waits for its lock."""
+    with slot(tmp_path, where, spin_timeout_s=0.3, config_timeout_s=3) as made:
+        state = begin(made, plan, 0, tmp_path)
+        assert drive(made, 1) == [state]
+    assert codes(state)["hang"] >= 1
+    outcome = state.result().samples[0].outcome
+    assert isinstance(outcome, Failure)
+    assert f"killed after {after_s} s without an answer (limits.config_timeout_s)" in outcome.detail
+
+
 def test_an_exit_code_of_0_in_the_middle_of_a_config_is_a_fault(tmp_path: Path, plan: Plan) -> None:
     """A kernel on a CPU device may end its process and say that all is well."""
     with slot(tmp_path, "leaves config") as made:
