@@ -174,8 +174,8 @@ class LimitsConfig(Node):
         "auto",
         description="`auto`: do not launch configs on a GPU that would access memory outside their "
         "buffers and their padding, or outside their local memory. If all extents of a kernel are "
-        "validated, the extents show which configs would do so; otherwise the smaller configs of "
-        "each input strategy run on a CPU OpenCL device first. `off`: launch all configs.",
+        "validated, the extents show which configs would do so; otherwise some work-items of each "
+        "config run on a CPU OpenCL device first. `off`: launch all configs.",
     )
     work: Literal["auto", "off"] = Field(
         "auto",

@@ -1,22 +1,20 @@
-"""The analysis child: analyses kernels and checks configs; if it hangs, its parent kills it."""
+"""The analysis child: analyses kernels; if it hangs, its parent kills it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.store.tables.analysis_rows import storable
 from workers.analysis.unknown import unknown_analysis
-from workers.device.interface import DeviceFailure, DeviceRef, Prober, ProbeRecord
+from workers.device.interface import DeviceFailure, DeviceRef, Prober
 from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
 from workers.sandbox.messages import (
-    AccessCheckJob,
-    AccessRanges,
     Analysed,
     AnalyseJob,
     CompilerReady,
@@ -34,20 +32,15 @@ on disk."""
 def main(channel: Channel, argument: str) -> None:
     """Serve jobs on ``channel`` until it closes or enough are done; ``argument``: a DeviceRef."""
     try:
-        analyse, access_ranges = _open(DeviceRef(**json.loads(argument)))
+        analyse = _open(DeviceRef(**json.loads(argument)))
     except LookupError as error:
         _tell_no_device(channel, error)
         return
     channel.send(CompilerReady())
     for _ in range(_KERNELS_PER_CHILD):
         job = channel.receive()
-        assert isinstance(job, AnalyseJob | AccessCheckJob), job
-        is_lost = False
-        if isinstance(job, AccessCheckJob):
-            is_lost = _send_access_ranges(channel, access_ranges(job))
-        else:
-            is_lost = _tell_analysis(channel, job, analyse)
-        if is_lost:
+        assert isinstance(job, AnalyseJob), job
+        if _tell_analysis(channel, job, analyse):
             return
 
 
@@ -74,38 +67,21 @@ def _tell_no_device(channel: Channel, error: LookupError) -> None:
     """Answer the first job with the reason why the device cannot be opened."""
     channel.send(CompilerReady())
     job = channel.receive()
-    if not isinstance(job, AnalyseJob):
-        raise error
+    assert isinstance(job, AnalyseJob), job
     analysis = unknown_analysis(job.kernel, f"the device cannot be opened: {error}")
     channel.send(Analysed(analysis=storable(analysis), no_device=True))
 
 
-def _send_access_ranges(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:
-    """Send each record at once: the next config may hang. Return whether the context is lost."""
-    records: list[ProbeRecord | None] = []
-    is_lost = False
-    try:
-        for record in found:
-            records.append(record)
-            channel.send(AccessRanges(records=tuple(records), is_last=False))
-    except DeviceFailure as error:
-        is_lost = error.sticky
-    channel.send(AccessRanges(records=tuple(records)))
-    return is_lost
-
-
 _Tell = Callable[[Analysis], None]
 _Analyse = Callable[[AnalyseJob, _Tell], Analysis]
-_FindAccessRanges = Callable[[AccessCheckJob], Iterator[ProbeRecord | None]]
 
 
-def _open(ref: DeviceRef) -> tuple[_Analyse, _FindAccessRanges]:
+def _open(ref: DeviceRef) -> _Analyse:
     if ref.selector.startswith(SELECTOR_PREFIX):
         replay = ReplayAnalyser(ref)
-        return lambda job, _tell: replay.analyse(job.kernel), lambda _job: iter(())
+        return lambda job, _tell: replay.analyse(job.kernel)
     from workers.analysis.analyse import judge_kernel  # noqa: PLC0415
     from workers.analysis.opening import open_prober  # noqa: PLC0415
-    from workers.analysis.planned_access import planned_access_ranges  # noqa: PLC0415
     from workers.analysis.probing import probe_limits  # noqa: PLC0415
 
     prober = open_prober(ref)
@@ -118,12 +94,7 @@ def _open(ref: DeviceRef) -> tuple[_Analyse, _FindAccessRanges]:
             return judged.analysis
         return chooser.with_inputs(job, judged.analysis, tell)
 
-    def access_ranges(job: AccessCheckJob) -> Iterator[ProbeRecord | None]:
-        return planned_access_ranges(
-            job.kernel, job.configs, prober, without_barriers=job.without_barriers
-        )
-
-    return analyse, access_ranges
+    return analyse
 
 
 class _Chooser:

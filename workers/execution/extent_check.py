@@ -5,8 +5,8 @@ large enough need no padding. The *simple* strategy ignores the extents, and giv
 many elements as there are work-items, which is enough for most kernels.
 
 Even with a validated extent, an index may overflow 32 bits in a large launch. So kernels with
-configs of the simple strategy are tried on a CPU device, too (``access_check.py``). The trial can
-only make the verdict stricter: it gives up further configs, or demands padding.
+configs of the simple strategy also have virtual launches on a CPU device (``access_check.py``).
+They can only make the verdict stricter: they give up further configs, or demand padding.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from llmperf_common.analysis import Analysis, launch_sizes
 from llmperf_common.records import Argument, LaunchConfig, Signature, Strategy
-from workers.device.interface import AccessRange, ProbeRecord
-from workers.execution.access_check import beyond_known, leaves_own_buffers, not_launched
+from workers.device.interface import AccessRange
+from workers.execution.access_check import Ranges, beyond_known, leaves_own_buffers, not_launched
 from workers.execution.task_state import TaskState
 from workers.plan.strategies.buffers import extent_elements
 from workers.plan.strategies.scalars import integer_scalars
@@ -35,12 +35,12 @@ class ByExtents:
     beyond: tuple[tuple[int, str], ...] = ()
 
 
-def wants_trial(state: TaskState, *, can_try: bool, spares: bool) -> bool:
-    """Note what a task's extents say; return whether to try its configs on a CPU device.
+def wants_ranges(state: TaskState, *, can_try: bool, spares: bool) -> bool:
+    """Note what a task's extents say; return whether virtual launches must find access ranges.
 
     Args:
         state: a planned task.
-        can_try: whether there is another device than the timed one, and a config that can be tried.
+        can_try: whether a CPU device can run virtual launches.
         spares: whether to give up the configs that would access bytes even outside the padding.
     """
     signature = state.task.kernel.signature
@@ -74,24 +74,24 @@ def judge_by_extents(
     extents = [analysis.extent(one.position) for one in pointers]
     if not all(one is not None and one.validated for one in extents):
         return None
-    records: list[ProbeRecord] = []
+    ranges: list[Ranges] = []
     for config in configs:
-        record = _record(signature, pointers, analysis, config)
-        if record is None:
+        of_config = _ranges(signature, pointers, analysis, config)
+        if of_config is None:
             return None
-        records.append(record)
-    beyond = dict(beyond_known(signature, configs, records))
+        ranges.append(of_config)
+    beyond = dict(beyond_known(signature, configs, ranges))
     needs_padding = any(
-        leaves_own_buffers(signature, config, record)
-        for index, (config, record) in enumerate(zip(configs, records, strict=True))
+        leaves_own_buffers(signature, config, of_config)
+        for index, (config, of_config) in enumerate(zip(configs, ranges, strict=True))
         if index not in beyond
     )
     return ByExtents(needs_padding=needs_padding, beyond=tuple(sorted(beyond.items())))
 
 
-def _record(
+def _ranges(
     signature: Signature, pointers: Sequence[Argument], analysis: Analysis, config: LaunchConfig
-) -> ProbeRecord | None:
+) -> Ranges | None:
     """Return the accesses of a launch; None if an extent cannot be evaluated for it."""
     values = {one.position: one.value for one in config.args if one.value is not None}
     scalars = {
@@ -113,6 +113,4 @@ def _record(
                 site=0,
             )
         )
-    return ProbeRecord(
-        access_ranges=tuple(ranges), turns=0, trace=0, exceeded=False, overflow=False
-    )
+    return ranges

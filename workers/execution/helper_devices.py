@@ -28,15 +28,26 @@ class HelperDevices:
 
     Args:
         ref: the device that times them.
-        limits: only ``analysis_device`` and ``work`` are read.
+        limits: only ``analysis_device``, ``check_reach`` and ``work`` are read.
+
+    Attributes:
+        counts_work: whether the work of launches is counted.
+        checks_access: whether virtual launches find the configs that would damage the context of a
+            GPU.
     """
 
     def __init__(self, ref: DeviceRef, limits: LimitsConfig) -> None:
         self._ref = ref
         self._how = limits.analysis_device
         self.counts_work = limits.work == "auto" and _can_be_counted(ref)
+        self.checks_access = limits.check_reach == "auto" and ref.selector.startswith("cuda")
         self._analysis: Future[DeviceRef] | None = None
         self._counting: Future[DeviceRef | str] = Future()
+
+    @property
+    def launches_virtually(self) -> bool:
+        """Whether a device for virtual launches is needed."""
+        return self.counts_work or self.checks_access
 
     def look(self) -> None:
         """Begin the search; later calls do nothing."""
@@ -54,11 +65,11 @@ class HelperDevices:
         """Wait until a search that has begun ends, because it launches kernels on the devices."""
         if self._analysis is not None:
             self._analysis.result()
-            if self.counts_work:
+            if self.launches_virtually:
                 self._counting.exception()
 
     def counting(self) -> DeviceRef | str | None:
-        """Return the device that counts work, or why there is none; None during the search."""
+        """Return the device of virtual launches, or why there is none; None during the search."""
         self.look()
         return self._counting.result() if self._counting.done() else None
 
@@ -68,7 +79,7 @@ class HelperDevices:
             self._analysis.set_result(analysis_device(self._ref, self._how))
         except BaseException as error:  # noqa: BLE001  (raised again where the answer is used)
             self._analysis.set_exception(error)
-        if self.counts_work:
+        if self.launches_virtually:
             try:
                 self._counting.set_result(self._cpu())
             except BaseException as error:  # noqa: BLE001
@@ -81,9 +92,10 @@ class HelperDevices:
         analysis = self._analysis.result()
         if analysis != self._ref:
             return analysis  # a CPU device, because it is not the timed one
-        found = choose("cpu", tell=lambda line: _logger.warning("to count work: %s", line))
+        found = choose("cpu", tell=lambda line: _logger.warning("for virtual launches: %s", line))
         if isinstance(found, NoDevice):
-            _logger.warning("columns `work` stay empty: %s", NO_CPU_DEVICE)
+            if self.counts_work:
+                _logger.warning("columns `work` stay empty: %s", NO_CPU_DEVICE)
             return NO_CPU_DEVICE
         return found
 

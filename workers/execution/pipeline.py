@@ -20,11 +20,10 @@ from llmperf_common.records import Device
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.device.nvidia.monitor import Monitor
-from workers.execution.access_check import AccessCheck, tried_indices
 from workers.execution.analysing import AnalysisWork
 from workers.execution.compiling import CompileWork, is_buildable
 from workers.execution.executor import FinishedTask
-from workers.execution.extent_check import wants_trial
+from workers.execution.extent_check import wants_ranges
 from workers.execution.helper_devices import HelperDevices
 from workers.execution.limits import limits_on
 from workers.execution.running import RunSlot
@@ -39,7 +38,10 @@ from workers.sandbox.scratch import check_space
 
 _WARM_COMPILERS = 2
 """Compile children that start before the first task is known; the others start when needed."""
-_WARM_ACCESS_CHECKERS = 8
+_WARM_COUNTERS = 8
+_MOST_WAIT_S = 3.0
+"""Seconds that an idle device waits for the access ranges of a built task. A fault costs less than
+one second."""
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -100,15 +102,6 @@ class DevicePipeline:
             reads_resources=config.limits.kernel_resources == "auto"
             and ref.selector.startswith("cuda"),
         )
-        self._checks_access = config.limits.check_reach == "auto" and ref.selector.startswith(
-            "cuda"
-        )
-        self._access_checkers: ChildPool[TaskState] = ChildPool(
-            start_child=self._analysis_child,
-            name="reach",
-            work=AccessCheck(is_awaited=self._only_looks_ahead),
-            num_children=self._limits.num_analysis_children,
-        )
         self._compilers: ChildPool[TaskState] = ChildPool(
             start_child=lambda name: self._starter.start(
                 "workers.execution.compile_child", name, ref, beside_timing=not quiet
@@ -117,7 +110,7 @@ class DevicePipeline:
             work=self._compile_work,
             num_children=self._limits.num_compile_children,
         )
-        self._pools = (self._analysers, self._access_checkers, self._compilers)
+        self._pools = (self._analysers, self._compilers)
         self._counting = TaskCounting(
             start_child=lambda name, where: self._starter.start(
                 "workers.work.child", name, where, beside_timing=not quiet
@@ -157,8 +150,9 @@ class DevicePipeline:
         if self._quiet:
             return
         self._compilers.warm_up(self._limits.num_compile_children)
-        if self._checks_access and self._helper_devices.analysis() != self._ref:
-            self._access_checkers.warm_up(_WARM_ACCESS_CHECKERS)
+        if self._helper_devices.checks_access:
+            self._helper_devices.await_known()
+            self._counting.warm_up(_WARM_COUNTERS)
 
     def use(
         self,
@@ -295,8 +289,7 @@ class DevicePipeline:
             most = self._limits.num_analysis_children
             self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
             self._analysers.start_waiting(most_busy=most - self._counting.num_busy)
-            for pool in (self._access_checkers, self._compilers):
-                pool.start_waiting()
+            self._compilers.start_waiting()
         is_calm = (
             self._counting.is_idle
             and all(pool.is_idle for pool in self._pools)
@@ -310,8 +303,8 @@ class DevicePipeline:
         """Pass a planned task to its pools; finish one without a launchable config at once."""
         state.trace.planned_s = time.monotonic()
         if state.configs[0].global_size:
-            if wants_trial(state, can_try=self._can_try(state), spares=self._checks_access):
-                self._access_checkers.submit(state)
+            checks = self._helper_devices.checks_access
+            state.awaits_ranges = wants_ranges(state, can_try=checks, spares=checks)
             self._compilers.submit(state)
             self._counting.submit(state)
         else:
@@ -321,18 +314,15 @@ class DevicePipeline:
     def _take_over(self) -> None:
         for state in self._analysers.take_finished():
             self._begin(state)
-        for state in self._access_checkers.take_finished():
-            state.trace.checked_s = time.monotonic()
         for state in (built := self._compilers.take_finished()):
             state.trace.built_s = time.monotonic()
         self._built += built
-        # If all configs of a task would access memory not their own, the task is not built. If the
-        # build of a task has failed, its configs are not checked.
+        # If all configs of a task would access memory not their own, the task is not built.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)
-        self._access_checkers.take_waiting(lambda state: state.is_complete)
-        still_looking = {id(state) for state in self._access_checkers.items()}
-        ready = [state for state in self._built if id(state) not in still_looking]
-        self._built = [state for state in self._built if id(state) in still_looking]
+        if self._is_device_idle():
+            self._await_no_longer()
+        ready = [state for state in self._built if state.is_complete or not state.awaits_ranges]
+        self._built = [state for state in self._built if state not in ready]
         for state in ready:
             if state.is_complete:
                 self._compile_work.forget(state)
@@ -374,16 +364,16 @@ class DevicePipeline:
         ahead = [*in_pools, *self._built, *self._compiled]
         return list({id(state): state for state in ahead}.values())
 
-    def _can_try(self, state: TaskState) -> bool:
-        """Whether trials on another device than the timed one can check the task's configs."""
-        if not self._checks_access or not tried_indices(state.configs):
-            return False
-        return self._helper_devices.analysis() != self._ref
+    def _is_device_idle(self) -> bool:
+        """Whether the device has no task, and none is about to come."""
+        return not (self._slot.states or self._compiled)
 
-    def _only_looks_ahead(self) -> bool:
-        """Whether only access checks have work, and the device and all other children are idle."""
-        nearer = (*self._analysers.items(), *self._compilers.items(), *self._compiled)
-        return not (nearer or self._slot.states or self._access_checkers.has_finished)
+    def _await_no_longer(self) -> None:
+        """Let the tasks go on whose access ranges an idle device has waited for long enough."""
+        built_before_s = time.monotonic() - _MOST_WAIT_S
+        for state in self._built:
+            if state.awaits_ranges and (state.trace.built_s or 0.0) < built_before_s:
+                self._counting.check_access(state)
 
     def _analysis_child(self, name: str) -> Child:
         where = self._helper_devices.analysis()

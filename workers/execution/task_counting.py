@@ -1,17 +1,20 @@
-"""Count what the launches of tasks execute, while the tasks are built and timed.
+"""Count what the launches of tasks execute, and find the bytes that they access.
 
 Decides which counts are awaited, and puts them into the tasks. A count never decides whether or how
-a config is timed. A kernel that cannot be counted gets a reason instead. ``workers/work`` does the
-counting.
+a config is timed, but its access ranges may (``access_check.py``). A kernel that cannot be counted
+gets a reason instead. ``workers/work`` does the counting.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.features.work import Work
 from workers.device.interface import DeviceRef
+from workers.execution.access_check import spare_unbearable
 from workers.execution.helper_devices import HelperDevices
 from workers.execution.task_state import TaskState
 from workers.sandbox.child import Child
@@ -64,9 +67,12 @@ class TaskCounting:
         return self._pool.num_busy
 
     def submit(self, state: TaskState) -> None:
-        """Queue a planned task for counting, if tasks are counted at all."""
-        if self._helper_devices.counts_work:
-            item = CountedKernel(kernel=state.task.kernel, configs=state.configs)
+        """Queue a planned task, if tasks are counted or its access ranges are wanted."""
+        counts = self._helper_devices.counts_work
+        if counts or state.awaits_ranges:
+            item = CountedKernel(
+                kernel=state.task.kernel, configs=state.configs, only_ranges=not counts
+            )
             self._open[state.lease.task] = (state, item)
             self._pool.submit(item)
 
@@ -75,9 +81,22 @@ class TaskCounting:
         _, item = self._open.get(state.lease.task, (None, None))
         return item is not None and item.configs is state.configs
 
+    def warm_up(self, num_children: int) -> None:
+        """Start children before there is a task, if the device is known."""
+        if isinstance(self._helper_devices.counting(), DeviceRef):
+            self._guarded(lambda: self._pool.warm_up(num_children))
+
+    def check_access(self, state: TaskState) -> None:
+        """Give up the configs that a GPU would not tolerate, by the access ranges known so far."""
+        state.awaits_ranges = False
+        _, item = self._open.get(state.lease.task, (None, None))
+        if item is not None and item.configs is state.configs:
+            _check_access(state, item)
+
     def start_waiting(self, *, most_busy: int) -> None:
         """Hand waiting tasks to at most ``most_busy`` children, once the device is known."""
-        where = self._helper_devices.counting() if self._helper_devices.counts_work else None
+        is_needed = self._helper_devices.launches_virtually
+        where = self._helper_devices.counting() if is_needed else None
         if isinstance(where, str):
             self._why_off = where
         if self._why_off:
@@ -128,14 +147,28 @@ class TaskCounting:
         for task, (state, item) in list(self._open.items()):
             if id(item) in finished:
                 del self._open[task]
-                if item.configs is state.configs:
+                if item.configs is not state.configs:
+                    continue
+                if not item.only_ranges:
                     state.works = item.outcomes
+                if state.awaits_ranges:
+                    state.awaits_ranges = False
+                    _check_access(state, item)
 
     def _give_up(self) -> None:
         """Give every waiting task the reason instead of a count."""
         failure = Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail=self._why_off)
         self._pool.take_waiting(lambda _item: True)
         for state, item in self._open.values():
-            if item.configs is state.configs:
+            if state.awaits_ranges:
+                state.awaits_ranges, state.needs_padding = False, True
+            if item.configs is state.configs and not item.only_ranges:
                 state.works = (failure,) * len(state.configs)
         self._open.clear()
+
+
+def _check_access(state: TaskState, item: CountedKernel) -> None:
+    """Give up configs by the access ranges in ``item``."""
+    state.trace.checked_s = time.monotonic()
+    complete = {index for index, one in item.found.items() if isinstance(one, Work)}
+    spare_unbearable(state, item.ranges, complete)

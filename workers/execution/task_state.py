@@ -26,7 +26,6 @@ from llmperf_common.records import (
     TaskResult,
     Timing,
 )
-from workers.device.interface import ProbeRecord
 from workers.device.nvidia.monitor import Condition, Monitor
 from workers.execution.death_rules import given_up_strategies, kernel_given_up, strategy_given_up
 from workers.measure.run_order import RunOrder
@@ -62,9 +61,8 @@ class TaskState:
     """The analysis that the child has sent before it chooses inputs."""
     needs_padding: bool = True
     """Whether buffers need padding; False if each config seems to stay in its own buffers."""
-    num_access_attempts: int = 0
-    access_records: tuple[ProbeRecord | None, ...] = ()
-    """The known access records of the configs that are tried first, in the order of the trials."""
+    awaits_ranges: bool = False
+    """Whether the device must not run the task before its access ranges are known."""
     num_compile_attempts: int = 0
     works: tuple[Work | Failure, ...] = ()
     """What each config executes, or why that is not known; empty if work is not counted."""

@@ -14,7 +14,7 @@ from llmperf_common.features.accesses import AccessTrace
 from llmperf_common.features.work import Work
 from llmperf_common.records import Device, Kernel, LaunchConfig, Timing
 from workers.config import TimingConfig
-from workers.device.interface import ProbeRecord
+from workers.device.interface import AccessRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,53 +60,34 @@ class Analysed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessCheckJob:
-    """To an analysis child: find the access ranges of a kernel's ``configs``, small ones first.
-
-    ``without_barriers``: use a copy without barriers.
-    """
-
-    kernel: Kernel
-    configs: tuple[LaunchConfig, ...]
-    without_barriers: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessRanges:
-    """From an analysis child: the records of the job's first configs; None where there is none.
-
-    The child sends this message after each config, because the next config may never end. The last
-    message has ``is_last``.
-    """
-
-    records: tuple[ProbeRecord | None, ...]
-    is_last: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CountJob:
     """To a counting child: count what ``configs`` of ``kernel`` execute.
 
     ``without_barriers``: run the work-items one after another even if the kernel has barriers.
-    ``cpu_s``: processor time after which SIGXCPU ends the child.
+    ``cpu_s``: processor time after which SIGXCPU ends the child. ``only_ranges``: the access ranges
+    are wanted and the counts are not, so fewer work-items run.
     """
 
     kernel: Kernel
     configs: tuple[LaunchConfig, ...]
     cpu_s: float
     without_barriers: bool = False
+    only_ranges: bool = False
     count: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """From a counting child: what the job's first configs execute, or why that is not known.
+    """From a counting child: what some of the job's configs execute, or why that is not known.
 
     The child sends this message after each config, because the next config may never end.
-    ``is_last``: the message has all configs.
+    ``first``: index of the first of these configs in the job. ``ranges``: the access ranges of each
+    of them, as far as its work-items have run. ``is_last``: no further message follows.
     """
 
     outcomes: tuple[Work | Failure, ...]
+    ranges: tuple[tuple[AccessRange, ...], ...] = ()
+    first: int = 0
     is_last: bool = True
 
 
@@ -283,11 +264,10 @@ class ChildCrashed:
     """The exception in one line."""
 
 
-ToChild = CompileJob | AnalyseJob | AccessCheckJob | CountJob | TraceJob | PeaksJob | RunJob
+ToChild = CompileJob | AnalyseJob | CountJob | TraceJob | PeaksJob | RunJob
 FromChild = (
     CompilerReady
     | Analysed
-    | AccessRanges
     | Counted
     | Traced
     | Compiled
@@ -309,8 +289,6 @@ MESSAGES: dict[str, type] = {
         CompileJob,
         AnalyseJob,
         Analysed,
-        AccessCheckJob,
-        AccessRanges,
         CountJob,
         Counted,
         TraceJob,

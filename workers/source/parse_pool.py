@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import psutil
 import pydantic
 
 from llmperf_common.errors import LlmperfError

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 from llmperf_common.failures import Failure
-from llmperf_common.features.work import Work
 from workers.device.interface import DeviceFailure, DeviceRef
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
 from workers.sandbox.messages import CompilerReady, Counted, CountJob
 from workers.sandbox.processor_time import allow_cpu
-from workers.work.counting import count_kernel
+from workers.work.counting import count_launches
 from workers.work.opening import open_virtual
 
 _KERNELS_PER_CHILD = 100
@@ -31,19 +30,31 @@ def main(channel: Channel, argument: str) -> None:
         job = channel.receive()
         assert isinstance(job, CountJob), job
         allow_cpu(job.cpu_s)
-        found: list[Work | Failure] = []
+        num_found = 0
+        rest: tuple[Failure, ...] = ()
         is_lost = False
         try:
-            for outcome in count_kernel(
-                job.kernel, job.configs, device, without_barriers=job.without_barriers
+            for counted in count_launches(
+                job.kernel,
+                job.configs,
+                device,
+                without_barriers=job.without_barriers,
+                only_ranges=job.only_ranges,
             ):
-                found.append(outcome)
                 # Send each outcome at once: the next config may hang.
-                channel.send(Counted(outcomes=tuple(found), is_last=False))
+                channel.send(
+                    Counted(
+                        outcomes=(counted.outcome,),
+                        ranges=(counted.ranges,),
+                        first=num_found,
+                        is_last=False,
+                    )
+                )
+                num_found += 1
         except DeviceFailure as error:
             is_lost = error.sticky
-            found += [error.failure] * (len(job.configs) - len(found))
-        channel.send(Counted(outcomes=tuple(found)))
+            rest = (error.failure,) * (len(job.configs) - num_found)
+        channel.send(Counted(outcomes=rest, first=num_found))
         if is_lost:
             return
 

@@ -17,7 +17,7 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.work import Work
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.records import Kernel, LaunchConfig
-from workers.device.interface import DeviceRef
+from workers.device.interface import AccessRange, DeviceRef
 from workers.sandbox.child_pool import ChildPool
 from workers.sandbox.child_starter import ChildStarter
 from workers.sandbox.messages import Counted, CountJob, FromChild
@@ -41,12 +41,16 @@ class CountedKernel:
     Attributes:
         kernel: the kernel to count.
         configs: any launches of the kernel.
+        only_ranges: whether only the access ranges are wanted.
         found: outcomes by index into ``configs``.
+        ranges: access ranges by index into ``configs``; complete where the outcome is a ``Work``.
     """
 
     kernel: Kernel
     configs: Sequence[LaunchConfig]
+    only_ranges: bool = False
     found: dict[int, Work | Failure] = field(default_factory=dict)
+    ranges: dict[int, tuple[AccessRange, ...]] = field(default_factory=dict)
     num_attempts: int = 0
     was_killed: bool = False
     without_barriers: bool = field(default=False)
@@ -150,6 +154,7 @@ class CountWork:
             configs=tuple(item.configs[place] for place in item.asked),
             cpu_s=self._cpu_s,
             without_barriers=item.without_barriers,
+            only_ranges=item.only_ranges,
         )
 
     def excuses_kill(self, item: CountedKernel) -> bool:
@@ -159,9 +164,11 @@ class CountWork:
         return is_first
 
     def take(self, item: CountedKernel, answer: FromChild) -> bool:
-        """Keep the outcomes so far; return whether all outcomes are there."""
+        """Keep the outcomes; return whether all outcomes are there."""
         assert isinstance(answer, Counted), answer
-        item.found.update(zip(item.asked, answer.outcomes, strict=False))
+        asked = item.asked[answer.first :]
+        item.found.update(zip(asked, answer.outcomes, strict=False))
+        item.ranges.update(zip(asked, answer.ranges, strict=False))
         return answer.is_last
 
     def timed_out(self, item: CountedKernel, after_s: float) -> None:

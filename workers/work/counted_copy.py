@@ -44,6 +44,8 @@ MET_SETS, MET_WAYS = 32, 8
 TOUCHED_TABLE, TOUCHED_LOG = 2**12, 2**14
 """Number of sectors in the table and in the log of a watched run (``touched.cl``)."""
 UNIT_WORDS = 5
+RANGES_AT = 2
+"""Words of a run's output before the access ranges of the arguments."""
 _IS_ATOMIC = 2**31
 _A_PART, _MOST_PARTS = 2**24, 127
 DESCRIBED_AT = 16
@@ -235,6 +237,7 @@ class _Maker:
             "MET_SETS": MET_SETS,
             "TOUCHED_TABLE": f"{TOUCHED_TABLE}u",
             "TOUCHED_LOG": f"{TOUCHED_LOG}u",
+            "RANGES": RANGES_AT,
         }
         head = "".join(f"#define LP_{name} {value}\n" for name, value in sizes.items())
         if self._without_barriers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +17,29 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel, LaunchConfig
 from workers.analysis.copy.rewriter import UnresolvedError
-from workers.device.interface import DeviceFailure
+from workers.device.interface import AccessRange, DeviceFailure
 from workers.work.counted_copy import CountedCopy, counted_copy
 from workers.work.estimate import estimate
-from workers.work.launch import KERNEL_COST, KernelBudget, UncountedError, VirtualLaunch
+from workers.work.launch import KERNEL_NS, KernelBudget, UncountedError, VirtualLaunch
 from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
 from workers.work.units import Grid, grid_of
 
 _NUM_COMPARED = 2
 _MOST_COMPARED = 2**20
 """Maximum executions of blocks in a compared unit; with barriers, so many take about 0.1 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLaunch:
+    """What one launch executes, or why that is not known, and the bytes that it accesses.
+
+    ``ranges``: one range for each pointer argument that is accessed, also the ``__local`` ones. It
+    holds the accesses of the work-items that have run: a sample, or fewer if ``outcome`` is a
+    failure.
+    """
+
+    outcome: Work | Failure
+    ranges: tuple[AccessRange, ...] = ()
 
 
 def count_kernel(
@@ -35,9 +49,31 @@ def count_kernel(
     *,
     without_barriers: bool = False,
     everything: bool = False,
-    cost: float = KERNEL_COST,
+    time_ns: float = KERNEL_NS,
 ) -> Generator[Work | Failure]:
-    """Yield the work of each config, in order and as soon as it is known.
+    """Yield only the outcomes of ``count_launches``; arguments and errors are the same."""
+    for one in count_launches(
+        kernel,
+        configs,
+        device,
+        without_barriers=without_barriers,
+        everything=everything,
+        time_ns=time_ns,
+    ):
+        yield one.outcome
+
+
+def count_launches(
+    kernel: Kernel,
+    configs: Sequence[LaunchConfig],
+    device: OpenclVirtualDevice,
+    *,
+    without_barriers: bool = False,
+    everything: bool = False,
+    only_ranges: bool = False,
+    time_ns: float = KERNEL_NS,
+) -> Generator[CountedLaunch]:
+    """Yield the work and the access ranges of each config, in order and as soon as they are known.
 
     Work-items that meet at barriers also run one after another, if two of the configs show that
     this changes no count. Such a run is dozens of times faster.
@@ -50,24 +86,25 @@ def count_kernel(
             in which not all work-items reach a barrier, because such a barrier would end the
             process.
         everything: run all work-items, whatever their number.
-        cost: limit for all configs together, in blocks, operations and accesses.
+        only_ranges: run fewer work-items, which suffice for the access ranges.
+        time_ns: limit on the estimated time of all configs together.
 
     Raises:
         DeviceFailure: The device's context was lost (sticky); its process can run nothing more.
     """
     try:
-        running = _running(kernel, configs, device, cost, without_barriers=without_barriers)
+        running = _running(kernel, configs, device, time_ns, without_barriers=without_barriers)
     except UnresolvedError as error:
-        yield from (_failure(str(error)) for _ in configs)
+        yield from (CountedLaunch(outcome=_failure(str(error))) for _ in configs)
         return
     except DeviceFailure as error:
         if error.sticky:
             raise
-        yield from (error.failure for _ in configs)
+        yield from (CountedLaunch(outcome=error.failure) for _ in configs)
         return
     try:
         for config in configs:
-            yield running.count(config, everything=everything)
+            yield running.count(config, everything=everything, only_ranges=only_ranges)
     finally:
         running.loaded.release()
 
@@ -76,20 +113,28 @@ class _Running:
     """A kernel ready to be counted; ``is_unsure``: without barriers the counts may be different."""
 
     def __init__(
-        self, loaded: VirtualKernel, copy: CountedCopy, cost: float, *, is_unsure: bool
+        self, loaded: VirtualKernel, copy: CountedCopy, time_ns: float, *, is_unsure: bool
     ) -> None:
         self.loaded, self.copy = loaded, copy
         self.is_unsure = is_unsure
-        self._budget = KernelBudget(cost)
+        self._budget = KernelBudget(time_ns)
 
-    def count(self, config: LaunchConfig, *, everything: bool) -> Work | Failure:
+    def count(
+        self, config: LaunchConfig, *, everything: bool, only_ranges: bool = False
+    ) -> CountedLaunch:
         """Return the work of one config."""
+        launch = None
         try:
             launch = self.launch(config)
-            sample = launch.everything() if everything else launch.sample()
+            if only_ranges:
+                sample = launch.small_sample()
+            else:
+                sample = launch.everything() if everything else launch.sample()
         except UncountedError as error:
-            return _failure(str(error))
-        return estimate(self.copy, sample, without_barriers=self.is_unsure)
+            ranges = () if launch is None else launch.access_ranges()
+            return CountedLaunch(outcome=_failure(str(error)), ranges=ranges)
+        work = estimate(self.copy, sample, without_barriers=self.is_unsure)
+        return CountedLaunch(outcome=work, ranges=launch.access_ranges())
 
     def launch(self, config: LaunchConfig) -> VirtualLaunch:
         """Return a launch that has not run yet. Raises UncountedError."""
@@ -115,7 +160,7 @@ def _running(
     kernel: Kernel,
     configs: Sequence[LaunchConfig],
     device: OpenclVirtualDevice,
-    cost: float,
+    time_ns: float,
     *,
     without_barriers: bool,
 ) -> _Running:
@@ -125,7 +170,7 @@ def _running(
         copy = counted_copy(
             kernel.source, kernel.name, kernel.build_options, without_barriers=without_barriers
         )
-        return _Running(device.load(kernel, copy), copy, cost, is_unsure=is_unsure)
+        return _Running(device.load(kernel, copy), copy, time_ns, is_unsure=is_unsure)
 
     if without_barriers:
         return made(without_barriers=True, is_unsure=True)

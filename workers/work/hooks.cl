@@ -326,10 +326,22 @@ __attribute__((noinline)) ulong lp_stored(lp_ctx *c, uint k, ulong at, ulong byt
     return c->base[k] + (folded & ~((bytes & -bytes) - 1ul));
 }
 
+// Records how far the launch reaches into argument k: before its start, and beyond it.
+void lp_reach(lp_ctx *c, uint k, long at, ulong bytes)
+{
+    volatile __global long *range = (volatile __global long *)c->out + LP_RANGES + 2 * k;
+    if (at < range[0])
+        range[0] = at;
+    if (at + (long)bytes > range[1])
+        range[1] = at + (long)bytes;
+}
+
 __attribute__((noinline)) ulong lp_span(lp_ctx *c, uint site, ulong address, ulong bytes)
 {
     uint k = lp_number(address);
     ulong at = (address & 0xffffffffffful) - LP_BIAS;
+    if (k < LP_BUFFERS - 1)
+        lp_reach(c, k, (long)at, bytes);
     if (k < LP_BUFFERS) {
         __global const ulong *d = c->in + LP_DESCRIBED + LP_WORDS * k;
         if (c->watched) {

@@ -38,8 +38,8 @@ MOST_TRIED = 16
 """Maximum candidates tried for a kernel. A trial takes milliseconds once the copy is built."""
 ENOUGH_SHARE = 0.4
 """Share of active work-items that is good enough: no further candidate is tried."""
-CHOICE_COST = 2**27
-"""Blocks, operations and accesses of all candidates together: a quarter of ``KERNEL_COST``."""
+CHOICE_NS = 1.75e8
+"""Estimated time of all candidates together: a quarter of ``KERNEL_NS``."""
 _MUCH_MORE = 2
 """Factor by which a candidate must have more active work-items than the usual inputs. If none is
 active with the usual inputs, any active work-item is better."""
@@ -164,7 +164,7 @@ class _Trials:
         items = math.prod(configs[0].global_size)
         shares: list[float] = []
         with closing(
-            count_kernel(self._kernel, configs, device, without_barriers=True, cost=CHOICE_COST)
+            count_kernel(self._kernel, configs, device, without_barriers=True, time_ns=CHOICE_NS)
         ) as outcomes:
             for outcome in outcomes:
                 if isinstance(outcome, Failure):

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.records import LaunchConfig
-from workers.device.interface import DeviceFailure
+from workers.device.interface import AccessRange, DeviceFailure
 from workers.work import reuse
 from workers.work.counted_copy import CountedCopy
 from workers.work.cuts import boxes, find_cuts, find_layers, sampled
-from workers.work.estimate import Sample, UnitCounts, block_bytes, block_costs
+from workers.work.estimate import Sample, UnitCounts, block_bytes, block_costs, block_ns
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
 from workers.work.units import WARP, Box, Grid, Place, Unit
 
@@ -28,25 +28,28 @@ _MOST_WARPS = 1024
 """Warps of a sample. This limit is the lower one if work-groups have fewer than four work-items. A
 warp costs some 10 µs even if it has only one work-item: 4,096 of them in each of 68 configs took 2
 to 3 s."""
+_FEW_UNITS = 16
+"""Units of a small sample: its cuts find most of the places where a guard or a bound begins."""
 _FEWEST_GROUPS = 4
 """Work-groups that are kept for the sample; the search for cuts may use all others."""
 _LEAST_SPREAD = 0.1
 _FEW_EACH = 4
-"""Units of each part that run before the spread of their costs is known."""
+"""Units of each part that run before the spread of their work is known."""
 _MOST_TURNS = 2**23
 """Maximum loop iterations of one run. A launch whose first unit makes more is not counted."""
 _MOST_ROWS = 2**22
 """Maximum counters (work-items x blocks) of one run, which limits its memory."""
-_LAUNCH_COST = 2**23
-"""Blocks, operations and accesses of a sample beyond its first unit: some milliseconds."""
-_HEAVY_COST = 2**20
-"""Cost of a unit above which the search for cuts is skipped."""
-KERNEL_COST = 2**29
-"""Cost of all launches of a kernel: about a second."""
-_OF_GROUP = 8
-"""Factor on the cost of work-groups: their copy is not optimised, and work-items wait for each
+_LAUNCH_NS = 1e7
+"""Estimated time of a sample beyond its first unit (``run_ns``)."""
+_HEAVY_NS = 2e6
+"""Estimated time of a unit above which the search for cuts is skipped."""
+KERNEL_NS = 7e8
+"""Estimated time of all launches of a kernel."""
+_OF_GROUP = 4
+"""Factor on the time of work-groups: their copy is not optimised, and work-items wait for each
 other."""
-_OF_TURN = 4
+_TURN_NS = 50
+"""Estimated time of a loop iteration in a run that was cut off, whose other counts are unknown."""
 _CUT_OFF, _LOST = 1, 4
 """Bits of a run's flags."""
 
@@ -56,10 +59,10 @@ class UncountedError(Exception):
 
 
 class KernelBudget:
-    """The cost that is left for all launches of one kernel."""
+    """The estimated time that is left for all launches of one kernel, in ns."""
 
-    def __init__(self, cost: float = KERNEL_COST) -> None:
-        self.left = float(cost)
+    def __init__(self, time_ns: float = KERNEL_NS) -> None:
+        self.left = float(time_ns)
 
 
 class VirtualLaunch:
@@ -70,7 +73,7 @@ class VirtualLaunch:
         copy: the counted copy that ``loaded`` was built from.
         config: the launch config.
         grid: the units of this config.
-        budget: the kernel's remaining cost.
+        budget: the kernel's remaining time.
     """
 
     def __init__(
@@ -83,13 +86,17 @@ class VirtualLaunch:
     ) -> None:
         self._loaded, self._copy, self._config, self._grid = loaded, copy, config, grid
         self._runs: dict[Place, UnitCounts] = {}
-        self._costs: dict[Place, float] = {}
+        self._works: dict[Place, float] = {}
+        """Blocks, operations and accesses of each unit."""
+        self._times_ns: dict[Place, float] = {}
         self._accessed: dict[Place, float] = {}
         self._bytes_of_blocks = block_bytes(copy)
-        self._of_blocks = (1 + block_costs(copy)) * (_OF_GROUP if copy.is_grouped else 1)
-        self._left = float(_LAUNCH_COST)
+        self._work_of_blocks = 1 + block_costs(copy)
+        self._ns_of_blocks = block_ns(copy) * (_OF_GROUP if copy.is_grouped else 1)
+        self._left = _LAUNCH_NS
         self._budget = budget
         self._whole = boxes(grid, (0,) * len(grid.sides))
+        self._ranges: npt.NDArray[np.int64] = np.zeros((len(copy.positions), 2), np.int64)
 
     def everything(self) -> Sample:
         """Run all units, then watch what all work-groups touch; raises UncountedError."""
@@ -102,13 +109,28 @@ class VirtualLaunch:
         sample = self._fair_sample()
         return replace(sample, group_bytes=self._group_bytes(sample))
 
-    def _fair_sample(self) -> Sample:
+    def small_sample(self) -> Sample:
+        """Run a few units of each part of the launch; raises UncountedError."""
+        return self._fair_sample(most=_FEW_UNITS)
+
+    def access_ranges(self) -> tuple[AccessRange, ...]:
+        """Return the ranges of the pointer arguments that the units have accessed so far."""
+        return tuple(
+            AccessRange(position=position, start_bytes=start, end_bytes=end, site=0)
+            for position, (start, end) in zip(
+                self._copy.positions, self._ranges.tolist(), strict=True
+            )
+            if start or end
+        )
+
+    def _fair_sample(self, most: int | None = None) -> Sample:
         grid, by_groups = self._grid, self._copy.by_groups
-        warps = min(_MOST_WARPS, MOST_ITEMS // min(grid.num_lanes, WARP))
-        most = MOST_GROUPS if by_groups else warps
+        if most is None:
+            warps = min(_MOST_WARPS, MOST_ITEMS // min(grid.num_lanes, WARP))
+            most = MOST_GROUPS if by_groups else warps
         first = sampled(self._whole, 1, (1,))
         self._run_some(first, at_least=1)
-        is_heavy = self._costs[first[0]] > _HEAVY_COST
+        is_heavy = self._times_ns[first[0]] > _HEAVY_NS
         if is_heavy or grid.num_units <= most:
             places = self._run_some(sampled(self._whole, most, (1,)))
             return self._sample(list(dict.fromkeys((*first, *places))), self._whole)
@@ -153,10 +175,10 @@ class VirtualLaunch:
         return [*places, *self._run_some(fresh[: most - len(places)])]
 
     def _spread(self, places: Sequence[Place]) -> float:
-        """Return the spread of units' costs. It has a minimum: few equal costs prove little."""
-        costs = [self._costs[place] for place in places]
-        mean = sum(costs) / len(costs)
-        return (float(np.std(costs)) if len(costs) > 1 else mean) + _LEAST_SPREAD * mean
+        """Return the spread of units' work. It has a minimum: few equal units prove little."""
+        works = [self._works[place] for place in places]
+        mean = sum(works) / len(works)
+        return (float(np.std(works)) if len(works) > 1 else mean) + _LEAST_SPREAD * mean
 
     def _run_some(self, places: Sequence[Place], *, at_least: int = 0) -> list[Place]:
         """Run units in order while the budget lasts, but at least ``at_least``; return these units.
@@ -170,7 +192,7 @@ class VirtualLaunch:
                 continue
             number = len(places) - len(done)
             if self._runs:
-                each = max(1.0, sum(self._costs.values()) / len(self._costs))
+                each = max(1.0, sum(self._times_ns.values()) / len(self._times_ns))
                 number = min(number, max(int(self._left / each), at_least - len(done)))
             else:
                 number = 1
@@ -197,23 +219,27 @@ class VirtualLaunch:
         warps = len(run.seen) // len(units)
         starts = np.cumsum([0, *(unit.num_lanes for unit in units)])
         ran = np.add.reduceat(run.rows, starts[:-1], axis=0, dtype=np.uint64)
-        costs, accessed = ran @ self._of_blocks, ran @ self._bytes_of_blocks
+        works, accessed = ran @ self._work_of_blocks, ran @ self._bytes_of_blocks
+        times_ns = ran @ self._ns_of_blocks
         for number, place in enumerate(places):
             self._runs[place] = UnitCounts(
                 rows=run.rows[starts[number] : starts[number + 1]],
                 seen=run.seen[number * warps : (number + 1) * warps],
                 met=run.met[number],
             )
-            self._costs[place] = float(costs[number])
+            self._works[place] = float(works[number])
+            self._times_ns[place] = float(times_ns[number])
             self._accessed[place] = float(accessed[number])
-        self._left -= float(costs.sum())
-        self._budget.left -= float(costs.sum())
+        self._left -= float(times_ns.sum())
+        self._budget.left -= float(times_ns.sum())
 
     def _checked(self, units: Sequence[Unit], *, is_watched: bool = False) -> RawCounts:
         """Run units; raises UncountedError."""
         run = self._loaded.run(self._config, units, most_turns=_MOST_TURNS, is_watched=is_watched)
+        self._ranges[:, 0] = np.minimum(self._ranges[:, 0], run.ranges[:, 0])
+        self._ranges[:, 1] = np.maximum(self._ranges[:, 1], run.ranges[:, 1])
         if run.flags & (_LOST | _CUT_OFF) and not is_watched:
-            self._budget.left -= _OF_TURN * run.turns
+            self._budget.left -= _TURN_NS * run.turns
         if run.flags & _LOST:
             raise UncountedError(
                 "an access through a pointer that points to neither an argument nor a variable"
@@ -229,9 +255,9 @@ class VirtualLaunch:
         """Return the sum of the distinct bytes that each work-group touches; None if too costly."""
         of_units = sample.weights * np.array([self._accessed[place] for place in sample.places])
         total = float(of_units.sum())
-        spent = sum(self._costs.values())
-        each = max(self._costs.values()) * self._grid.warps_a_group
-        number = reuse.affordable(spent, each)
+        spent_ns = sum(self._times_ns.values())
+        each_ns = max(self._times_ns.values()) * self._grid.warps_a_group
+        number = reuse.affordable(spent_ns, each_ns)
         if not total or not number:
             return None if total else 0.0
         num_groups = self._grid.num_groups

@@ -26,6 +26,7 @@ from workers.work.counted_copy import (
     MET_SETS,
     MET_WAYS,
     NUM_TURNS,
+    RANGES_AT,
     SLACK_BYTES,
     TOUCHED_LOG,
     TOUCHED_TABLE,
@@ -44,7 +45,6 @@ from workers.work.reuse import touched_bytes
 from workers.work.units import Unit
 
 _LAST_EPOCH = 2**16 - 1
-_OUT_WORDS = 4
 _GROUPS_PER_WAIT = 16
 
 
@@ -59,7 +59,8 @@ class RawCounts:
     empty row; m is 0 without such operations. ``flags``: 1 if loops were cut off; 2 if an array of
     fixed size was indexed beyond its end; 4 if an access used a pointer that points to neither an
     argument nor a variable. ``touched``: in a watched run, the bytes of global memory that each
-    work-group touches, in the order of ``watched_groups``.
+    work-group touches, in the order of ``watched_groups``. ``ranges``: shape (pointer arguments,
+    2), bytes: a range that holds all accesses through the argument, relative to its start.
     """
 
     rows: npt.NDArray[np.uint32]
@@ -68,6 +69,7 @@ class RawCounts:
     turns: int
     flags: int
     touched: npt.NDArray[np.float64]
+    ranges: npt.NDArray[np.int64]
 
 
 class OpenclVirtualDevice:
@@ -219,7 +221,7 @@ class VirtualKernel:
         notes_touched = is_watched and notes_at is None
         if notes_touched:
             self._clear(self._touched, 16 * (1 + TOUCHED_TABLE))
-        out = np.zeros(_OUT_WORDS, np.uint64)
+        out = np.zeros(RANGES_AT + 2 * len(copy.positions), np.uint64)
         self._written.clear()  # host copies for the last run, which has ended
         described_at = self._filled("in", words)
         rows_at, seen_at = self._sized_for("rows", rows.nbytes), self._zeroed("seen", seen)
@@ -258,6 +260,7 @@ class VirtualKernel:
             touched=self._touched_bytes(len(watched_groups(units)))
             if notes_touched
             else np.zeros(0),
+            ranges=out[RANGES_AT:].view(np.int64).reshape(-1, 2),
         )
 
     def _touched_bytes(self, num_groups: int) -> npt.NDArray[np.float64]:

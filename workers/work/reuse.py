@@ -18,9 +18,9 @@ MOST_GROUPS = 2
 """Groups watched in one launch. Groups are much alike: for the kernels in ``kernels/``, two groups
 gave the mean within 5 % (``csr_vector``: 10 %)."""
 _SHARE, _ALONE = 1 / 12, 1 / 2
-"""Shares of the sample's cost that all watched groups together, and a single group, may cost."""
-_LEAST_COST = 2.0**18
-"""Cost that is always allowed: a tenth of a millisecond."""
+"""Shares of the sample's time that all watched groups together, and a single group, may cost."""
+_LEAST_NS = 2.5e5
+"""Estimated time that is always allowed."""
 
 
 def touched_bytes(entries: npt.NDArray[np.uint64], left_out: int, num_groups: int) -> Floats:
@@ -76,12 +76,12 @@ def drawn(amounts: Sequence[float], number: int) -> list[int]:
     return [int(place) for place in np.searchsorted(bounds, points, side="right")]
 
 
-def affordable(spent: float, cost: float) -> int:
-    """Return how many groups of cost ``cost`` may be watched after a sample that cost ``spent``."""
-    if cost <= 0:
+def affordable(spent_ns: float, each_ns: float) -> int:
+    """Return how many groups may be watched that take ``each_ns``, after a sample's ``spent_ns``."""
+    if each_ns <= 0:
         return MOST_GROUPS
-    many = int(max(_LEAST_COST, _SHARE * spent) / cost)
-    if many == 0 and cost <= _ALONE * spent:
+    many = int(max(_LEAST_NS, _SHARE * spent_ns) / each_ns)
+    if many == 0 and each_ns <= _ALONE * spent_ns:
         many = 1
     return min(MOST_GROUPS, many)
 

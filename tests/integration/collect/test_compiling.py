@@ -25,7 +25,6 @@ from workers.corpus.read import read_sources
 from workers.device.device_class import device_class_of
 from workers.device.interface import DeviceRef
 from workers.discovery.find import choose
-from workers.execution.access_check import AccessCheck
 from workers.execution.analysing import AnalysisWork
 from workers.execution.compiling import CompileWork
 from workers.execution.task_state import TaskState
@@ -184,7 +183,6 @@ def test_every_work_takes_one_attempt_back(states: list[TaskState], scratch: Pat
     works = {
         "num_compile_attempts": CompileWork(scratch=scratch, timeout_s=1),
         "num_analysis_attempts": AnalysisWork(timeout_s=1),
-        "num_access_attempts": AccessCheck(),
     }
     for count, work in works.items():
         attempts, excuses = [], []

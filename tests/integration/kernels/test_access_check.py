@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +20,11 @@ from workers.corpus.read import read_sources
 from workers.device.device_class import device_class_of
 from workers.device.interface import DeviceRef
 from workers.discovery.find import choose
-from workers.execution.access_check import AccessCheck
 from workers.execution.executor import FinishedTask
 from workers.execution.pipeline import DevicePipeline
 from workers.execution.task_state import TaskState
 from workers.measure.launch_processor import LaunchProcessor
 from workers.plan.plan import Plan
-from workers.sandbox.messages import AccessRanges
 
 pytestmark = pytest.mark.opencl
 
@@ -38,12 +34,11 @@ DIVERGENT = (
     "__kernel void divergent(__global float *a, int n) {"
     " int i = get_global_id(0); if (i < 7) barrier(CLK_LOCAL_MEM_FENCE); a[i] = i; }"
 )
-LARGEST_THAT_ENDS = 700
+LARGEST_THAT_ENDS = 900
 ENDLESS = (
     "__kernel void endless(__global float *a, int n) {"
     " ulong i = get_global_id(0); a[i * n * 1048576UL] = i;"
-    f" while (get_global_size(0) > {LARGEST_THAT_ENDS})"
-    " { a[0] += 1; barrier(CLK_GLOBAL_MEM_FENCE); } }"
+    f" while (get_global_size(0) > {LARGEST_THAT_ENDS}) a[0] += 1; }}"
 )
 
 
@@ -69,13 +64,13 @@ def plan(tmp_path: Path) -> Plan:
 
 
 @contextmanager
-def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
-    """A pipeline that takes the CPU device for a GPU, and another process of it for the CPU device."""
+def pipeline(plan: Plan, scratch: Path, *, work: str = "off") -> Iterator[DevicePipeline]:
+    """A pipeline that takes the CPU device for a GPU, whose launches are checked before they run."""
     scratch.mkdir()
     ref = choose("cpu")
     assert isinstance(ref, DeviceRef)
     config = CollectConfig.from_mapping(
-        {"timing": plan.timing_config.model_dump(), "limits": {"work": "off"}}
+        {"timing": plan.timing_config.model_dump(), "limits": {"work": work}}
     )
     made = DevicePipeline(
         ref=ref,
@@ -85,10 +80,7 @@ def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
         quiet=True,
         launches=LaunchProcessor(),
     )
-    made._checks_access = True
-    elsewhere: Future[DeviceRef] = Future()
-    elsewhere.set_result(replace(ref, environment={**ref.environment, "ANOTHER": "1"}))
-    made._helper_devices._analysis = elsewhere
+    made._helper_devices.checks_access = True
     try:
         made.use(plan, made.open_device(measure_peaks=False), note=lambda *_, **__: None)
         yield made
@@ -113,8 +105,9 @@ def run_all(made: DevicePipeline, plan: Plan) -> dict[str, FinishedTask]:
     return found
 
 
-def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> None:
-    with pipeline(plan, tmp_path / "scratch") as made:
+@pytest.mark.parametrize("work", ["off", "auto"])
+def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan, work: str) -> None:
+    with pipeline(plan, tmp_path / "scratch", work=work) as made:
         found = run_all(made, plan)
     assert statuses(found["wild"]) == {"quarantined": 6}
     for sample in found["wild"].result.samples:
@@ -123,29 +116,23 @@ def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> 
         assert "beyond the end of argument 'a'" in sample.outcome.detail
     assert statuses(found["tame"]) == {"ok": 6}
     assert statuses(found["divergent"]).total() == 6, "children died of it, and it went on"
+    has_work = [one.work is not None for one in found["tame"].result.samples]
+    assert has_work == [work == "auto"] * 6
 
 
 @pytest.mark.slow
-def test_what_was_seen_before_it_hung_counts(
-    tmp_path: Path,
-    plan: Plan,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its loop has a barrier, so that no probe may cut it off, and ends for the smallest config alone."""
+def test_what_was_seen_before_it_hung_counts(tmp_path: Path, plan: Plan) -> None:
+    """Only the smallest config ends. The larger ones are judged by it, and by their first unit."""
     (tmp_path / "kernels" / "endless.cl").write_text(ENDLESS)
     corpus = read_sources([tmp_path / "kernels" / "endless.cl"])
     endless = replace(plan, kernels=corpus.kernels, corpus_sha256=corpus.sha256)
     sizes = sorted(math.prod(one.global_size) for one in endless.configs(endless.task(0)))
     assert sizes[0] <= LARGEST_THAT_ENDS < sizes[1]
-    caplog.set_level(logging.INFO, logger="workers.execution.access_check")
-    monkeypatch.setattr("workers.execution.access_check._AWAITED_TIMEOUT_S", 10.0)
     with pipeline(endless, tmp_path / "scratch") as made:
         made.submit(endless.task(0), Lease(task=0, epoch=1, token=1, attempt=1))
         finished: list[FinishedTask] = []
         while not finished:
             finished = made.poll(0.5)
-    assert "the access ranges of 1 configs are known" in caplog.text
     assert statuses(finished[0]) == {"quarantined": 6}
 
 
@@ -188,51 +175,6 @@ def test_what_cannot_be_built_is_a_build_error_however_far_it_reaches(
     assert statuses(found["wild"]) == {"build_error": 1}
 
 
-def test_a_late_answer_about_what_was_not_built_changes_nothing(plan: Plan) -> None:
-    state = TaskState(
-        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
-        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
-    )  # fmt: skip
-    work = AccessCheck()
-    num_tried = len(work.job(state).configs)
-    failure = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail="no")
-    state.fail_whole(failure)
-    work.take(state, AccessRanges(records=(None,) * num_tried))
-    assert [outcome and outcome[0] for outcome in state.outcomes] == [failure]
-
-
-def test_a_kernel_whose_child_dies_is_tried_again_and_then_without_barriers(
-    tmp_path: Path, plan: Plan
-) -> None:
-    task = next(
-        plan.task(index) for index in range(3) if plan.task(index).kernel.name == "divergent"
-    )
-    state = TaskState(
-        plan=plan, task=task, lease=Lease(task=0, epoch=1, token=1, attempt=1),
-        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
-    )  # fmt: skip
-    work = AccessCheck()
-    for _ in range(2):
-        assert not work.job(state).without_barriers
-        assert work.died(state, "SIGSEGV", "", 1.0)
-    assert work.job(state).without_barriers
-    assert not work.died(state, "SIGSEGV", "", 1.0)
-    assert not any(state.outcomes)
-
-
-def test_an_error_of_ours_is_told(
-    tmp_path: Path, plan: Plan, caplog: pytest.LogCaptureFixture
-) -> None:
-    state = TaskState(
-        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
-        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
-    )  # fmt: skip
-    work = AccessCheck()
-    work.job(state)
-    assert not work.died(state, "exit code 1", "Traceback: KeyError", 1.0)
-    assert "KeyError" in caplog.text
-
-
 def test_what_is_spared_has_not_begun(plan: Plan) -> None:
     state = TaskState(
         plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
@@ -246,15 +188,22 @@ def test_what_is_spared_has_not_begun(plan: Plan) -> None:
     assert state.has_outcomes
 
 
-def test_a_look_ahead_is_awaited_where_nothing_else_is_at_hand(tmp_path: Path, plan: Plan) -> None:
+@pytest.mark.slow
+def test_an_idle_device_does_not_wait_long_for_access_ranges(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.execution.pipeline._MOST_WAIT_S", 0.0)
+    tame = next(n for n in range(3) if plan.task(n).kernel.name == "tame")
     with pipeline(plan, tmp_path / "scratch") as made:
-        assert made._only_looks_ahead()
-        state = TaskState(
-            plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
-            device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
-        )  # fmt: skip
-        made._compiled.append(state)
-        assert not made._only_looks_ahead()
-        made._compiled.clear()
-        made._compilers.submit(state)
-        assert not made._only_looks_ahead()
+        start_waiting = made._counting.start_waiting
+
+        def start_late(*, most_busy: int) -> None:
+            if made._timed:
+                start_waiting(most_busy=most_busy)
+
+        monkeypatch.setattr(made._counting, "start_waiting", start_late)
+        made.submit(plan.task(tame), Lease(task=tame, epoch=1, token=1, attempt=1))
+        finished: list[FinishedTask] = []
+        while not finished:
+            finished = made.poll(0.5)
+    assert statuses(finished[0]) == {"ok": 6}

@@ -13,10 +13,17 @@ from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel
 from tests.support.reading import kernels_from_source
 from tests.support.sampling import SLOW
-from tests.support.side_files import Launch, Ranges, SideKernel, random_launches, read_side_files
+from tests.support.side_files import (
+    Launch,
+    Ranges,
+    SideKernel,
+    extent_elements,
+    random_launches,
+    read_side_files,
+)
 from tests.support.side_touches import has_accesses, true_touches
 from tests.support.side_work import config_of, true_work
-from workers.work.counting import count_kernel
+from workers.work.counting import count_kernel, count_launches
 from workers.work.opencl_virtual import OpenclVirtualDevice
 
 pytestmark = pytest.mark.opencl
@@ -92,6 +99,34 @@ def test_what_work_items_touch_together_is_exact(
             seen, true = got.pop(f"global_{name}"), truth.pop(f"global_{name}")
             assert seen == pytest.approx(true, rel=0.03), launch
         assert got == pytest.approx(truth, rel=1e-12), launch
+
+
+@each_eighth_quickly
+def test_access_ranges_end_where_the_extents_by_hand_end(
+    side: SideKernel, virtual_device: OpenclVirtualDevice
+) -> None:
+    """All work-items reach the extent exactly, and a sample never exceeds it."""
+    kernel = kernel_of(side)
+    assert kernel.signature is not None
+    launches = list(random_launches(side, count=NUM_EXACT, seed=11, ranges=EXACT_RANGES))
+    configs = [config_of(kernel, side, one, seed=7 + n) for n, one in enumerate(launches)]
+    element_bytes = {one.position: one.element_bytes for one in kernel.signature.arguments}
+    for how in ({"everything": True}, {}, {"only_ranges": True}):
+        counted = list(count_launches(kernel, configs, virtual_device, **how))
+        for launch, one in zip(launches, counted, strict=True):
+            assert isinstance(one.outcome, Work), one.outcome
+            ends = {found.position: found.end_bytes for found in one.ranges}
+            assert all(found.start_bytes == 0 for found in one.ranges), launch
+            for extent in side.extents:
+                elements = extent_elements(extent, launch.sizes)
+                if elements is None:
+                    continue
+                position = extent["position"]
+                end = -(-ends.get(position, 0) // element_bytes[position])
+                if side.is_data_dependent or "everything" not in how:
+                    assert end <= elements, (position, launch)
+                else:
+                    assert end == elements, (position, launch)
 
 
 def _widened(launch: Launch) -> Launch:

@@ -23,13 +23,12 @@ from llmperf_common.records import (
 from tests.support.factories.dataset_factory import make_device
 from tests.unit.workers.plan.test_launch_plan import H200, kernel
 from workers.config import CollectConfig, PlanConfig
-from workers.device.interface import PADDING_BYTES, AccessRange, ProbeRecord
-from workers.execution.access_check import AccessCheck
-from workers.execution.extent_check import judge_by_extents, wants_trial
+from workers.device.interface import PADDING_BYTES, AccessRange
+from workers.execution.access_check import Ranges, spare_unbearable
+from workers.execution.extent_check import judge_by_extents, wants_ranges
 from workers.execution.run_jobs import run_job
 from workers.execution.task_state import TaskState
 from workers.plan.plan import Plan
-from workers.sandbox.messages import AccessRanges
 
 
 def pointer(position: int, kind: ArgumentKind = ArgumentKind.GLOBAL_BUFFER) -> Argument:
@@ -191,38 +190,34 @@ def has_padding(state: TaskState) -> bool:
     return job.has_padding
 
 
-def tell(state: TaskState, *records: ProbeRecord | None) -> None:
-    """The whole answer of a child that tried configs of the task."""
-    work = AccessCheck()
-    work.job(state)
-    assert work.take(state, AccessRanges(records=records))
+def tell(state: TaskState, *ranges: Ranges | None) -> None:
+    """The access ranges of the first configs; None: the launch did not end."""
+    known = {index: one for index, one in enumerate(ranges) if one is not None}
+    spare_unbearable(state, known, set(known))
 
 
-def record(end_bytes: int, start_bytes: int = 0, *, exceeded: bool = False) -> ProbeRecord:
-    accessed = AccessRange(position=0, start_bytes=start_bytes, end_bytes=end_bytes, site=0)
-    return ProbeRecord(
-        access_ranges=(accessed,), turns=1, trace=0, exceeded=exceeded, overflow=False
-    )
+def to(end_bytes: int, start_bytes: int = 0) -> Ranges:
+    return (AccessRange(position=0, start_bytes=start_bytes, end_bytes=end_bytes, site=0),)
 
 
 def test_a_simple_config_is_tried_although_extents_say_that_it_is_safe() -> None:
     """A validated extent does not exclude an index that overflows in a large launch."""
     state = state_of(ONE_EACH, (config(64, 64),))
-    assert wants_trial(state, can_try=True, spares=True)
+    assert wants_ranges(state, can_try=True, spares=True)
     assert not has_padding(state)
-    tell(state, record(4 * 64))
+    tell(state, to(4 * 64))
     assert state.open_indices == (0,)
     assert not has_padding(state)
 
 
 @pytest.mark.parametrize(
     "told",
-    [(record(4 * 64 + 1),), (record(4, -4),), (record(4, exceeded=True),), (None,), ()],
-    ids=["end", "start", "cut off", "failed", "no answer"],
+    [(to(4 * 64 + 1),), (to(4, -4),), (None,), ()],
+    ids=["end", "start", "cut off", "no answer"],
 )
-def test_a_trial_that_does_not_agree_demands_padding(told: tuple[ProbeRecord | None, ...]) -> None:
+def test_a_launch_that_does_not_agree_demands_padding(told: tuple[Ranges | None, ...]) -> None:
     state = state_of(ONE_EACH, (config(64, 64),))
-    assert wants_trial(state, can_try=True, spares=True)
+    assert wants_ranges(state, can_try=True, spares=True)
     tell(state, *told)
     assert state.open_indices == (0,)
     assert has_padding(state)
@@ -230,21 +225,21 @@ def test_a_trial_that_does_not_agree_demands_padding(told: tuple[ProbeRecord | N
 
 def test_a_trial_gives_up_what_extents_allow() -> None:
     state = state_of(ONE_EACH, (config(64, 64),))
-    assert wants_trial(state, can_try=True, spares=True)
-    tell(state, record(4, -(2**33)))
+    assert wants_ranges(state, can_try=True, spares=True)
+    tell(state, to(4, -(2**33)))
     assert state.open_indices == ()
 
 
 def test_without_another_device_simple_configs_keep_their_padding() -> None:
     state = state_of(ONE_EACH, CONFIGS)
-    assert not wants_trial(state, can_try=False, spares=True)
+    assert not wants_ranges(state, can_try=False, spares=True)
     assert has_padding(state)
 
 
 def test_configs_that_follow_the_extents_need_neither_trial_nor_padding() -> None:
     configs = [replace(one, strategies=(Strategy.MEMORY_ANALYSIS,)) for one in CONFIGS]
     state = state_of(ONE_EACH, configs)
-    assert not wants_trial(state, can_try=True, spares=True)
+    assert not wants_ranges(state, can_try=True, spares=True)
     assert not has_padding(state)
     assert state.open_indices == (0, 1)
 
@@ -252,14 +247,14 @@ def test_configs_that_follow_the_extents_need_neither_trial_nor_padding() -> Non
 @pytest.mark.parametrize("can_try", [True, False])
 def test_a_task_that_is_not_settled_keeps_its_padding(can_try: bool) -> None:
     state = state_of(None, CONFIGS)
-    assert wants_trial(state, can_try=can_try, spares=True) is can_try
+    assert wants_ranges(state, can_try=can_try, spares=True) is can_try
     assert has_padding(state)
 
 
 @pytest.mark.parametrize("spares", [True, False])
 def test_configs_are_given_up_only_where_that_is_wanted(spares: bool) -> None:
     state = state_of(SQUARE, (config(64, 64, n=1), config(2**20, 2**20)))
-    wants_trial(state, can_try=spares, spares=spares)
+    wants_ranges(state, can_try=spares, spares=spares)
     assert state.open_indices == ((0,) if spares else (0, 1))
     assert has_padding(state) is not spares
     if spares:

@@ -17,13 +17,13 @@ from tests.unit.workers.sandbox.test_child_pool import FakeChild
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus.read import read_sources
 from workers.device.device_class import device_class_of
-from workers.device.interface import DeviceRef
+from workers.device.interface import AccessRange, DeviceRef
 from workers.execution.helper_devices import NO_CPU_DEVICE, HelperDevices
 from workers.execution.task_counting import TaskCounting
 from workers.execution.task_state import TaskState
 from workers.plan.plan import Plan
 from workers.sandbox.child import Child
-from workers.sandbox.messages import CompilerReady, Counted
+from workers.sandbox.messages import CompilerReady, Counted, CountJob
 
 CPU = DeviceRef(selector="cpu", platform="p", name="n")
 BROKEN = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail="no")
@@ -32,10 +32,11 @@ BROKEN = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail="no")
 class StubHelpers:
     """Knows where work is counted, once the test says so."""
 
-    counts_work = True
+    launches_virtually = True
 
-    def __init__(self, where: DeviceRef | str | None = CPU) -> None:
+    def __init__(self, where: DeviceRef | str | None = CPU, *, counts_work: bool = True) -> None:
         self.where = where
+        self.counts_work = counts_work
 
     def counting(self) -> DeviceRef | str | None:
         return self.where
@@ -109,11 +110,76 @@ def test_a_count_is_awaited_and_then_in_the_rows(states: list[TaskState]) -> Non
     assert kept.counting.awaits(first)
     kept.hear(0, Counted(outcomes=(WORK,), is_last=False))
     assert kept.counting.awaits(first)
-    kept.hear(0, Counted(outcomes=(WORK, WORK)))
+    kept.hear(0, Counted(outcomes=(WORK,), first=1))
     assert not kept.counting.awaits(first)
     assert first.works == (WORK, WORK)
     first.record_rest(BROKEN)
     assert [sample.work for sample in first.result().samples] == [WORK, WORK]
+
+
+BEYOND = (AccessRange(position=0, start_bytes=0, end_bytes=2**40, site=0),)
+
+
+def test_ranges_of_a_task_that_awaits_them_give_up_its_configs(states: list[TaskState]) -> None:
+    kept = Kept(StubHelpers())
+    first, second = states[:2]
+    first.awaits_ranges = True
+    for state in (first, second):
+        kept.counting.submit(state)
+    kept.counting.start_waiting(most_busy=4)
+    for number, state in enumerate((first, second)):
+        kept.hear(number, CompilerReady())
+        assert state.awaits_ranges is (state is first)
+        kept.hear(number, Counted(outcomes=(WORK, WORK), ranges=(BEYOND, BEYOND)))
+    assert not first.awaits_ranges
+    assert first.is_complete, "no config is launched"
+    assert second.open_indices == (0, 1)
+
+
+def test_an_idle_device_goes_on_with_the_ranges_known_so_far(states: list[TaskState]) -> None:
+    kept = Kept(StubHelpers())
+    first = states[0]
+    first.awaits_ranges = True
+    kept.counting.submit(first)
+    kept.counting.start_waiting(most_busy=4)
+    kept.hear(0, CompilerReady(), Counted(outcomes=(WORK,), ranges=(BEYOND,), is_last=False))
+    kept.counting.check_access(first)
+    assert not first.awaits_ranges
+    assert not all(one is None for one in first.outcomes)
+    given_up = list(first.outcomes)
+    kept.hear(0, Counted(outcomes=(WORK,), ranges=(BEYOND,), first=1))
+    assert first.outcomes == given_up, "later ranges come too late"
+    assert first.works == (WORK, WORK)
+
+
+def test_where_work_is_not_counted_only_ranges_are_found(states: list[TaskState]) -> None:
+    kept = Kept(StubHelpers(counts_work=False))
+    first, second = states[:2]
+    first.awaits_ranges = True
+    for state in (first, second):
+        kept.counting.submit(state)
+    assert kept.counting.awaits(first)
+    assert not kept.counting.awaits(second)
+    kept.counting.start_waiting(most_busy=4)
+    kept.hear(0, CompilerReady())
+    (job,) = kept.children[0].jobs
+    assert isinstance(job, CountJob)
+    assert job.only_ranges
+    kept.hear(0, Counted(outcomes=(WORK, WORK), ranges=((), ())))
+    assert first.works == ()
+    assert not first.awaits_ranges
+
+
+def test_without_a_cpu_device_no_ranges_are_awaited_and_buffers_get_padding(
+    states: list[TaskState],
+) -> None:
+    kept = Kept(StubHelpers(NO_CPU_DEVICE))
+    first = states[0]
+    first.awaits_ranges, first.needs_padding = True, False
+    kept.counting.submit(first)
+    kept.counting.start_waiting(most_busy=4)
+    assert not first.awaits_ranges
+    assert first.needs_padding
 
 
 def test_no_more_children_work_than_are_free(states: list[TaskState]) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from workers.device.interface import DeviceFailure, ProbeRecord
-from workers.execution.analysis_child import _send_access_ranges
-from workers.sandbox.channel import Channel
 from workers.sandbox.child_pool import ChildPool
-from workers.sandbox.messages import AccessRanges, CompilerReady, FromChild
+from workers.sandbox.messages import CompilerReady, Counted, FromChild
 from workers.sandbox.run_children import ChildStartError
 
-RECORD = ProbeRecord(access_ranges=(), turns=1, trace=0, exceeded=False, overflow=False)
+OUTCOME = Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail="x")
 LIMIT_S = 5.0
 
 
@@ -58,7 +53,7 @@ class Work:
     def take(self, item: str, answer: FromChild) -> bool:
         del item
         self.taken.append(answer)
-        assert isinstance(answer, AccessRanges)
+        assert isinstance(answer, Counted)
         return answer.is_last
 
     def timed_out(self, item: str, after_s: float) -> None:
@@ -95,13 +90,13 @@ def test_an_item_is_finished_by_its_last_answer(clock: list[float]) -> None:
     pool.submit("a")
     pool.start_waiting()
     first, second = (
-        AccessRanges(records=(RECORD,), is_last=False),
-        AccessRanges(records=(RECORD, RECORD), is_last=False),
+        Counted(outcomes=(OUTCOME,), is_last=False),
+        Counted(outcomes=(OUTCOME,), first=1, is_last=False),
     )
     hear(pool, child, CompilerReady(), first, second)
     assert pool.take_finished() == []
     assert pool.items() == ["a"]
-    hear(pool, child, AccessRanges(records=(RECORD, RECORD)))
+    hear(pool, child, Counted(outcomes=(), first=2))
     assert pool.take_finished() == ["a"]
     assert pool.is_idle
     assert len(work.taken) == 3
@@ -114,7 +109,7 @@ def test_a_part_of_an_answer_does_not_renew_the_limit(clock: list[float]) -> Non
     clock[0] += 30.0  # it is starting
     hear(pool, child, CompilerReady())
     clock[0] += LIMIT_S - 1
-    hear(pool, child, AccessRanges(records=(RECORD,), is_last=False))
+    hear(pool, child, Counted(outcomes=(OUTCOME,), is_last=False))
     pool.check_deadlines(clock[0])
     assert not child.is_killed
     clock[0] += 1.5
@@ -130,7 +125,7 @@ def test_the_next_item_has_its_own_time(clock: list[float]) -> None:
     pool.start_waiting()
     hear(pool, child, CompilerReady())
     clock[0] += LIMIT_S - 1
-    hear(pool, child, AccessRanges(records=()))
+    hear(pool, child, Counted(outcomes=()))
     clock[0] += 60.0
     pool.submit("b")
     # An idle child is asked first whether it is still there; this one is no socket.
@@ -141,27 +136,6 @@ def test_the_next_item_has_its_own_time(clock: list[float]) -> None:
     assert not child.is_killed
     assert work.late == []
     assert child.jobs == ["a", "b"]
-
-
-@pytest.mark.parametrize("is_sticky", [False, True])
-def test_an_analysis_child_tells_records_as_they_come(is_sticky: bool) -> None:
-    failure = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.PROBE, detail="x")
-
-    def found() -> Iterator[ProbeRecord | None]:
-        yield RECORD
-        yield None
-        raise DeviceFailure(failure, sticky=is_sticky)
-
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert _send_access_ranges(Channel(theirs), found()) is is_sticky
-        channel = Channel(ours)
-        told = [channel.receive() for _ in range(3)]
-    assert told == [
-        AccessRanges(records=(RECORD,), is_last=False),
-        AccessRanges(records=(RECORD, None), is_last=False),
-        AccessRanges(records=(RECORD, None), is_last=True),
-    ]
 
 
 class Starting(FakeChild):

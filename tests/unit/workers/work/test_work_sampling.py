@@ -235,7 +235,10 @@ class _Heavy:
         rows = np.array([[1, one] for one in turns], dtype=np.uint32)
         seen = np.zeros((len(units), 1, NUM_TURNS), np.uint32)
         met = np.zeros((len(units), 0, 2), np.uint64)
-        return RawCounts(rows=rows, seen=seen, met=met, turns=0, flags=0, touched=np.zeros(0))
+        ranges = np.array([[0, 4 * (1 + max(one.group for one in units))]], np.int64)
+        return RawCounts(
+            rows=rows, seen=seen, met=met, turns=0, flags=0, touched=np.zeros(0), ranges=ranges
+        )
 
 
 def test_units_that_ran_in_the_search_are_part_of_the_sample() -> None:
