@@ -1,9 +1,8 @@
 """One run child and the task that it has in hand: records its results, and charges its death.
 
-Owns the order of a task's configs, and decides to which config a death is charged: the one that the
-child announced last or, after a result, the one whose result it reported last. The first kill by
-another process is not charged. ``run_children.py`` owns the child, and ``measure/device_lock.py``
-the device's lock.
+Decides to which config a death is charged: the one that the child announced last or, after a
+result, the one whose result it reported last. The first kill by another process is not charged.
+``run_children.py`` owns the child, and ``measure/device_lock.py`` the device's lock.
 """
 
 from __future__ import annotations
@@ -124,12 +123,10 @@ class RunLane:
         """Kill a silent child; end a task that takes too long."""
         self._follow_ending()
         child, state, limit_s = self.child.current, self.state, self._limits.task_timeout_s
-        if child is None:
-            return
-        exceeded = self._silence.exceeded(child, self._phase, now_s)
+        exceeded = None if child is None else self._silence.exceeded(child, self._phase, now_s)
         if exceeded is not None:
             self._died(exceeded)
-        elif state is not None and state.trace.hold_began_s is not None:
+        elif child is not None and state is not None and state.trace.hold_began_s is not None:
             spent_s = state.trace.device_s + now_s - state.trace.hold_began_s
             if spent_s > limit_s:
                 detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
@@ -227,8 +224,7 @@ class RunLane:
         state = self._in_hand
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
-        began_s = state.trace.hold_began_s
-        if began_s is not None:
+        if (began_s := state.trace.hold_began_s) is not None:
             self._launches.note_hold(message.ended_s - began_s, message.kept_waiting_s)
         state.trace.end_hold(message.ended_s)
         state.trace.buffers_s += message.buffers_s
@@ -353,8 +349,7 @@ class RunLane:
     def _fail_unstarted(self, failure: Failure) -> None:
         """Record that the kernel cannot be loaded, for its open configs or as its only row."""
         state = self._in_hand
-        record = state.record_rest if state.has_outcomes else state.fail_whole
-        record(failure)
+        (state.record_rest if state.has_outcomes else state.fail_whole)(failure)
         self._finish()
 
     def _finish(self) -> None:

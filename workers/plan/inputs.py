@@ -37,6 +37,7 @@ import numpy.typing as npt
 
 from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.records import Argument
+from workers.plan.mixing import mix32
 
 INTEGER_LIMIT = 16
 """Generated integers are below this number, so indices and loop bounds made of them are small."""
@@ -164,36 +165,6 @@ def is_fillable(scalar_type: str) -> bool:
     (True, False)
     """
     return scalar_type in SCALAR_TYPES
-
-
-def mix32(value: int) -> int:
-    """Return murmur3's 32-bit finaliser of ``value``: each input bit affects all output bits.
-
-    Source: A. Appleby, MurmurHash3 (public domain).
-
-    >>> hex(mix32(1))
-    '0x514e28b7'
-    """
-    value &= _MASK32
-    value ^= value >> 16
-    value = (value * 0x85EB_CA6B) & _MASK32
-    value ^= value >> 13
-    value = (value * 0xC2B2_AE35) & _MASK32
-    return value ^ (value >> 16)
-
-
-def mix32_each(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return ``mix32`` of each value.
-
-    >>> [hex(value) for value in mix32_each(np.array([1, 2]))]
-    ['0x514e28b7', '0x30f4c306']
-    """
-    mixed = values.astype(np.uint32)
-    mixed ^= mixed >> 16
-    mixed *= np.uint32(0x85EB_CA6B)
-    mixed ^= mixed >> 13
-    mixed *= np.uint32(0xC2B2_AE35)
-    return (mixed ^ (mixed >> 16)).astype(np.int64)
 
 
 def stream_key(*, seed: int, position: int) -> int:

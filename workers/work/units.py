@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from workers.plan.inputs import mix32_each
+from workers.plan.mixing import mix32_each
 
 WARP = 32
 _STEPS = (2**0.5, 3**0.5, 5**0.5, 7**0.5)

@@ -19,12 +19,12 @@ from workers.plan.inputs import (
     clamp_scalar,
     fill_spec,
     fill_specs,
-    mix32,
     pack_scalar,
     reference_bytes,
     reference_fill,
     stream_key,
 )
+from workers.plan.mixing import mix32
 
 
 def buffer_argument(scalar_type: str, *, position: int = 0, width: int = 1) -> Argument:

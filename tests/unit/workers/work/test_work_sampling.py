@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmperf_common.records import LaunchConfig
-from workers.plan.inputs import mix32
+from workers.plan.mixing import mix32
 from workers.work.counted_copy import NUM_TURNS, CountedBlock, CountedCopy, CountedSite
 from workers.work.cuts import boxes, find_cuts, sampled
 from workers.work.estimate import Sample, UnitCounts, estimate
