@@ -74,8 +74,8 @@ FAILURE_MEANINGS: dict[FailureCode, str] = {
     FailureCode.DEVICE_FAULT: "The process that owned the device died, or the device reported an "
     "error, during a launch. The first death by a SIGKILL that the collector did not send is not "
     "counted.",
-    FailureCode.HANG: "A launch did not finish within limits.config_timeout_s; the process was "
-    "killed.",
+    FailureCode.HANG: "A launch did not finish within limits.config_timeout_s, or on a GPU within "
+    "the shorter limit for launches if that key is not set; the process was killed.",
     FailureCode.OUT_OF_MEMORY: "A buffer was larger than the device allows, or allocation failed.",
     FailureCode.UNSUPPORTED: "This release cannot fill an argument of this kind (image, sampler, "
     "pipe, ...), or no launch config fits the device.",

@@ -180,7 +180,8 @@ class LimitsConfig(Node):
     work: Literal["auto", "off"] = Field(
         "auto",
         description="`auto`: count what each launch executes (columns `work` of `samples`), by "
-        "virtual launches on a CPU OpenCL device if there is one. `off`: leave `work` null.",
+        "virtual launches on a CPU OpenCL device if there is one. `off`: leave `work` null; on a GPU "
+        "smaller virtual launches still serve `limits.check_reach`.",
     )
     work_timeout_s: float = Field(
         20.0,

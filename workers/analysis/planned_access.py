@@ -1,8 +1,7 @@
 """Find the access ranges of planned launch configs with an instrumented copy on a CPU device.
 
-Owns these launches. Before a GPU runs a kernel with unknown extents, these launches show
-which configs would access memory outside their buffers and so destroy a GPU's context.
-``workers/execution/access_check.py`` uses the result.
+Owns these launches. They show whether chosen inputs make a kernel access memory outside its buffers
+(``workers/work/input_choice.py``).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def spare_unbearable(
     Args:
         state: a planned task.
         ranges: the known access ranges, by the index of the config.
-        complete: the configs whose virtual launch has ended.
+        complete: the configs whose ranges say how far the launch reaches.
     """
     signature = state.task.kernel.signature
     assert signature is not None, "a planned kernel has a signature"
@@ -76,12 +76,11 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the indices of the configs that a GPU would not tolerate, each with the reason.
 
-    A config whose virtual launch has ended is judged by its own ranges. Any other config is judged
-    by its own ranges so far and by the complete ones of configs that share an input strategy with
-    it and have no more work-items:
+    A config whose ranges are complete is judged by them. Any other config is judged by its own
+    ranges so far and by the complete ones of configs that share an input strategy with it:
 
-    *Buffers.* An access range grows with the same power of the number of work-items as between
-    these configs.
+    *Buffers.* Only configs with no more work-items count. An access range grows with the same power
+    of the number of work-items as between them.
 
     *Local memory.* If possible only configs of equal local size count. The config is given up if
     its memory is too small by two estimates: for as many bytes as these configs reached, and for
@@ -91,7 +90,7 @@ def unbearable(
         signature: the kernel's signature.
         configs: all configs of the task. A buffer is as large as the largest launched config needs.
         ranges: the known access ranges, by the index of the config.
-        complete: the configs whose virtual launch has ended.
+        complete: the configs whose ranges say how far the launch reaches.
     """
     order = sorted(complete, key=lambda index: (_items(configs[index]), index))
 
@@ -235,8 +234,12 @@ def _local_bytes(config: LaunchConfig, argument: Argument) -> int:
 def _expected(points: Sequence[tuple[int, int]], items: int) -> float:
     """Return the largest access range, in bytes, that is expected for a number of work-items."""
     most = max(reach for _, reach in points)
-    (small, before), (large, last) = points[0], max(points, key=lambda point: point[1])
-    if len(points) < 2 or large <= small or last <= before or before <= 0:
+    smaller = [point for point in points if point[0] < items]
+    if len(smaller) < 2:
+        return most
+    small, before = smaller[0]
+    large, last = max(smaller, key=lambda point: (point[1], point[0]))
+    if large <= small or last <= before or before <= 0:
         return most
     power = min(_MOST_GROWTH, math.log(last / before) / math.log(large / small))
     carried_on: float = last * (items / large) ** power

@@ -49,6 +49,13 @@ class HelperDevices:
         """Whether a device for virtual launches is needed."""
         return self.counts_work or self.checks_access
 
+    def missing_without(self) -> str:
+        """Return what is missing if nothing runs virtual launches."""
+        missing = ["columns `work` stay empty"] if self.counts_work else []
+        if self.checks_access:
+            missing.append("no virtual launch shows which configs leave their buffers")
+        return ", and ".join(missing)
+
     def look(self) -> None:
         """Begin the search; later calls do nothing."""
         if self._analysis is None:
@@ -94,8 +101,7 @@ class HelperDevices:
             return analysis  # a CPU device, because it is not the timed one
         found = choose("cpu", tell=lambda line: _logger.warning("for virtual launches: %s", line))
         if isinstance(found, NoDevice):
-            if self.counts_work:
-                _logger.warning("columns `work` stay empty: %s", NO_CPU_DEVICE)
+            _logger.warning("%s: %s", self.missing_without(), NO_CPU_DEVICE)
             return NO_CPU_DEVICE
         return found
 

@@ -39,9 +39,9 @@ from workers.sandbox.scratch import check_space
 _WARM_COMPILERS = 2
 """Compile children that start before the first task is known; the others start when needed."""
 _WARM_COUNTERS = 8
-_MOST_WAIT_S = 3.0
-"""Seconds that an idle device waits for the access ranges of a built task. A fault costs less than
-one second."""
+_MOST_WAIT_S = 10.0
+"""Seconds that a device with nothing else to do waits for the access ranges of a built task. A fault
+costs the device less than a second, but the kernel all other configs of the same strategy."""
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -79,6 +79,8 @@ class DevicePipeline:
         self._compiled: deque[TaskState] = deque()
         self._built: list[TaskState] = []
         """Built tasks whose access ranges a child may still be finding."""
+        self._idle_since_s = 0.0
+        """When the device last had a task or no built task waited for it."""
         self._timed: list[TaskState] = []
         """Tasks that were timed; the count of their work may still be under way."""
         self._finished: list[TaskState] = []
@@ -304,7 +306,8 @@ class DevicePipeline:
         state.trace.planned_s = time.monotonic()
         if state.configs[0].global_size:
             checks = self._helper_devices.checks_access
-            state.awaits_ranges = wants_ranges(state, can_try=checks, spares=checks)
+            wants = wants_ranges(state, can_try=checks, spares=checks)
+            state.awaits_ranges = wants and not state.is_complete
             self._compilers.submit(state)
             self._counting.submit(state)
         else:
@@ -319,14 +322,13 @@ class DevicePipeline:
         self._built += built
         # If all configs of a task would access memory not their own, the task is not built.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)
-        if self._is_device_idle():
-            self._await_no_longer()
         ready = [state for state in self._built if state.is_complete or not state.awaits_ranges]
         self._built = [state for state in self._built if state not in ready]
         for state in ready:
             if state.is_complete:
                 self._compile_work.forget(state)
             (self._timed if state.is_complete else self._compiled).append(state)
+        self._await_no_longer()
         self._compiled.extendleft(self._slot.take_returned())
         for state in self._slot.take_finished():
             self._compile_work.forget(state)
@@ -364,16 +366,14 @@ class DevicePipeline:
         ahead = [*in_pools, *self._built, *self._compiled]
         return list({id(state): state for state in ahead}.values())
 
-    def _is_device_idle(self) -> bool:
-        """Whether the device has no task, and none is about to come."""
-        return not (self._slot.states or self._compiled)
-
     def _await_no_longer(self) -> None:
-        """Let the tasks go on whose access ranges an idle device has waited for long enough."""
-        built_before_s = time.monotonic() - _MOST_WAIT_S
-        for state in self._built:
-            if state.awaits_ranges and (state.trace.built_s or 0.0) < built_before_s:
-                self._counting.check_access(state)
+        """If the device has had no task for long enough, let the first built task go on."""
+        now_s = time.monotonic()
+        if self._slot.states or self._compiled or not self._built:
+            self._idle_since_s = now_s
+        elif now_s - self._idle_since_s > _MOST_WAIT_S:
+            self._counting.check_access(self._built[0])
+            self._idle_since_s = now_s
 
     def _analysis_child(self, name: str) -> Child:
         where = self._helper_devices.analysis()

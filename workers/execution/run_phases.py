@@ -16,6 +16,10 @@ PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
 """Seconds in which a child with the device lock must check the device. If the last holder of the
 lock has died, its process must end in this time, too."""
 
+_WATCHED_AFTER_S = 0.1
+"""Seconds of silence in a config after which the child's processor time is watched. Few configs
+take so long, and reading the time costs some 0.1 ms."""
+
 
 class Phase(Enum):
     """What a run child does; in ``STARTING`` and ``IDLE`` it has no job."""
@@ -74,7 +78,7 @@ class SilenceWatch:
     def __init__(self, limits: Limits, timing: TimingConfig) -> None:
         self._limits, self._timing = limits, timing
         self._check: SpinCheck | None = None
-        """Watches a child that has been silent in a config for longer than a correct one needs."""
+        """Watches a child that has been silent in a config for ``_WATCHED_AFTER_S``."""
 
     def exceeded(self, child: Child, phase: Phase, now_s: float) -> Patience | None:
         """Return the limit that a child's silence has exceeded, or None."""
@@ -82,11 +86,12 @@ class SilenceWatch:
         patience = patience_in(phase, self._limits, self._timing)
         if patience is not None and silent_s > patience.limit_s:
             return patience
-        if phase is not Phase.IN_CONFIG or silent_s <= self._limits.spin_timeout_s:
+        if phase is not Phase.IN_CONFIG or silent_s < _WATCHED_AFTER_S:
             self._check = None
             return None
         if self._check is None:
             self._check = SpinCheck(child.pid, now_s)
-        spins = self._check.spins(now_s)
-        key = "limits.config_timeout_s"
-        return Patience(limit_s=self._limits.spin_timeout_s, key=key) if spins else None
+        limit_s = self._limits.spin_timeout_s
+        if silent_s <= limit_s or not self._check.spins(now_s):
+            return None
+        return Patience(limit_s=limit_s, key="without limits.config_timeout_s")

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.features.work import Work
 from workers.device.interface import DeviceRef
 from workers.execution.access_check import spare_unbearable
 from workers.execution.helper_devices import HelperDevices
@@ -92,6 +91,8 @@ class TaskCounting:
         _, item = self._open.get(state.lease.task, (None, None))
         if item is not None and item.configs is state.configs:
             _check_access(state, item)
+            if item.only_ranges:
+                self.forget(state)
 
     def start_waiting(self, *, most_busy: int) -> None:
         """Hand waiting tasks to at most ``most_busy`` children, once the device is known."""
@@ -138,7 +139,8 @@ class TaskCounting:
         try:
             step()
         except ChildStartError as error:
-            _logger.warning("columns `work` stay empty from here on: %s", error)
+            missing = self._helper_devices.missing_without()
+            _logger.warning("from here on %s: %s", missing, error)
             self._why_off = f"the children that count cannot start: {error}"
             self._pool.close()
 
@@ -160,9 +162,12 @@ class TaskCounting:
         failure = Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail=self._why_off)
         self._pool.take_waiting(lambda _item: True)
         for state, item in self._open.values():
+            if item.configs is not state.configs:
+                continue
             if state.awaits_ranges:
-                state.awaits_ranges, state.needs_padding = False, True
-            if item.configs is state.configs and not item.only_ranges:
+                state.awaits_ranges = False
+                _check_access(state, item)
+            if not item.only_ranges:
                 state.works = (failure,) * len(state.configs)
         self._open.clear()
 
@@ -170,5 +175,4 @@ class TaskCounting:
 def _check_access(state: TaskState, item: CountedKernel) -> None:
     """Give up configs by the access ranges in ``item``."""
     state.trace.checked_s = time.monotonic()
-    complete = {index for index, one in item.found.items() if isinstance(one, Work)}
-    spare_unbearable(state, item.ranges, complete)
+    spare_unbearable(state, item.ranges, item.covered)

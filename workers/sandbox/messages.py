@@ -82,11 +82,13 @@ class Counted:
 
     The child sends this message after each config, because the next config may never end.
     ``first``: index of the first of these configs in the job. ``ranges``: the access ranges of each
-    of them, as far as its work-items have run. ``is_last``: no further message follows.
+    of them, as far as its work-items have run. ``covered``: whether these ranges say how far the
+    launch reaches. ``is_last``: no further message follows.
     """
 
     outcomes: tuple[Work | Failure, ...]
     ranges: tuple[tuple[AccessRange, ...], ...] = ()
+    covered: tuple[bool, ...] = ()
     first: int = 0
     is_last: bool = True
 

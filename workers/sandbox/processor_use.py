@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import psutil
 
-_LEAST_S = 0.04
-"""Seconds between two readings of the processor time, which Linux counts in steps of 0.01 s."""
+_LEAST_S = 0.3
+"""Least time that shows whether a process spins: Linux counts processor time in steps of 0.01 s."""
 _SPINNING_SHARE = 0.7
 
 
 class SpinCheck:
-    """Tells whether a process uses its processor all the time from now on.
+    """Tells whether a process has used its processor nearly all the time since this check began.
 
     Args:
         pid: the process.
@@ -19,20 +19,14 @@ class SpinCheck:
 
     def __init__(self, pid: int, now_s: float) -> None:
         self._pid = pid
-        self._read_at_s, self._used_s = now_s, used_cpu_s(pid)
+        self._began_s, self._used_s = now_s, used_cpu_s(pid)
 
     def spins(self, now_s: float) -> bool:
-        """Return whether the process has used its processor since the last reading.
-
-        A call less than 0.04 s after the last reading reads nothing and returns False.
-        """
-        passed_s = now_s - self._read_at_s
+        """Return whether the process spins; False in the first 0.3 s."""
+        passed_s = now_s - self._began_s
         if passed_s < _LEAST_S:
             return False
-        used_s = used_cpu_s(self._pid)
-        spins = used_s - self._used_s > _SPINNING_SHARE * passed_s
-        self._read_at_s, self._used_s = now_s, used_s
-        return spins
+        return used_cpu_s(self._pid) - self._used_s > _SPINNING_SHARE * passed_s
 
 
 def used_cpu_s(pid: int) -> float:

@@ -46,6 +46,7 @@ def main(channel: Channel, argument: str) -> None:
                     Counted(
                         outcomes=(counted.outcome,),
                         ranges=(counted.ranges,),
+                        covered=(counted.is_covered,),
                         first=num_found,
                         is_last=False,
                     )

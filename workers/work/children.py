@@ -43,7 +43,8 @@ class CountedKernel:
         configs: any launches of the kernel.
         only_ranges: whether only the access ranges are wanted.
         found: outcomes by index into ``configs``.
-        ranges: access ranges by index into ``configs``; complete where the outcome is a ``Work``.
+        ranges: access ranges by index into ``configs``.
+        covered: the indices whose ranges say how far the launch reaches.
     """
 
     kernel: Kernel
@@ -51,6 +52,7 @@ class CountedKernel:
     only_ranges: bool = False
     found: dict[int, Work | Failure] = field(default_factory=dict)
     ranges: dict[int, tuple[AccessRange, ...]] = field(default_factory=dict)
+    covered: set[int] = field(default_factory=set)
     num_attempts: int = 0
     was_killed: bool = False
     without_barriers: bool = field(default=False)
@@ -169,6 +171,8 @@ class CountWork:
         asked = item.asked[answer.first :]
         item.found.update(zip(asked, answer.outcomes, strict=False))
         item.ranges.update(zip(asked, answer.ranges, strict=False))
+        covered = zip(asked, answer.covered, strict=False)
+        item.covered.update(place for place, is_covered in covered if is_covered)
         return answer.is_last
 
     def timed_out(self, item: CountedKernel, after_s: float) -> None:
@@ -180,7 +184,7 @@ class CountWork:
         del seconds
         if report:
             error = (report.strip().splitlines() or ["unknown"])[-1]
-            _logger.warning("counting the work of %s failed: %s", item.kernel.name, error)
+            _logger.warning("the virtual launches of %s failed: %s", item.kernel.name, error)
             _fill(item, FailureCode.INTERNAL_ERROR, report)
             return False
         if signal.SIGXCPU.name in how:

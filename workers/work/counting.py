@@ -34,12 +34,14 @@ class CountedLaunch:
     """What one launch executes, or why that is not known, and the bytes that it accesses.
 
     ``ranges``: one range for each pointer argument that is accessed, also the ``__local`` ones. It
-    holds the accesses of the work-items that have run: a sample, or fewer if ``outcome`` is a
-    failure.
+    begins at or before the argument's start, and holds the accesses of the work-items that have
+    run. ``is_covered``: these are a sample with the first and the last unit of the launch, so the
+    ranges say how far the launch reaches.
     """
 
     outcome: Work | Failure
     ranges: tuple[AccessRange, ...] = ()
+    is_covered: bool = False
 
 
 def count_kernel(
@@ -131,10 +133,14 @@ class _Running:
             else:
                 sample = launch.everything() if everything else launch.sample()
         except UncountedError as error:
-            ranges = () if launch is None else launch.access_ranges()
-            return CountedLaunch(outcome=_failure(str(error)), ranges=ranges)
+            return CountedLaunch(outcome=_failure(str(error)), ranges=self._ranges(launch))
         work = estimate(self.copy, sample, without_barriers=self.is_unsure)
-        return CountedLaunch(outcome=work, ranges=launch.access_ranges())
+        is_covered = launch.has_run_ends and not self.is_unsure
+        return CountedLaunch(outcome=work, ranges=self._ranges(launch), is_covered=is_covered)
+
+    def _ranges(self, launch: VirtualLaunch | None) -> tuple[AccessRange, ...]:
+        """Return a launch's ranges; () if missing barriers may have changed its indices."""
+        return () if launch is None or self.is_unsure else launch.access_ranges()
 
     def launch(self, config: LaunchConfig) -> VirtualLaunch:
         """Return a launch that has not run yet. Raises UncountedError."""
@@ -188,7 +194,7 @@ def _running(
 
 
 def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig]) -> bool | None:
-    """Whether work-items run the same blocks if they do not wait for each other.
+    """Whether work-items run the same blocks, and reach as far, if they do not wait for each other.
 
     Compares the first and last groups of some configs. The result is None if a comparison would
     cost too much, or if some work-items skip a barrier that others reach. The effect of such a
@@ -206,13 +212,17 @@ def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig])
         try:
             for end in dict.fromkeys((0, grid.num_units - 1)):
                 places = [grid.place(end)]
-                apart = single.launch(config).rows(places)
+                alone = single.launch(config)
+                apart = alone.rows(places)
                 if int(apart.sum(dtype=np.uint64)) > _MOST_COMPARED:
                     return answer
-                together = meeting.launch(config).rows(places)
+                met = meeting.launch(config)
+                together = met.rows(places)
                 if _skips_barriers(single.copy, apart, together):
                     return None
                 if not np.array_equal(together, apart):
+                    return False
+                if met.access_ranges() != alone.access_ranges():
                     return False
                 answer = True
         except UncountedError:

@@ -1,6 +1,6 @@
 """Estimate the work of a launch from the counts of a sample.
 
-Owns the estimates and their error. Pure functions of the counts.
+Owns the estimates and their error, and the time that counting takes. Pure functions of the counts.
 """
 
 from __future__ import annotations

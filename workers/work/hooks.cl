@@ -326,9 +326,12 @@ __attribute__((noinline)) ulong lp_stored(lp_ctx *c, uint k, ulong at, ulong byt
     return c->base[k] + (folded & ~((bytes & -bytes) - 1ul));
 }
 
-// Records how far the launch reaches into argument k: before its start, and beyond it.
+// Records how far the launch reaches into argument k: before its start, and from its start on. What
+// is accessed after a loop was cut off, or through a lost pointer, says nothing.
 void lp_reach(lp_ctx *c, uint k, long at, ulong bytes)
 {
+    if (c->out[1] & 5ul)
+        return;
     volatile __global long *range = (volatile __global long *)c->out + LP_RANGES + 2 * k;
     if (at < range[0])
         range[0] = at;
@@ -372,6 +375,8 @@ __attribute__((noinline)) ulong lp_span(lp_ctx *c, uint site, ulong address, ulo
 __attribute__((noinline)) ulong lp_touch(lp_ctx *c, uint site, ulong address, ulong bytes)
 {
     uint k = lp_number(address);
+    if (k < LP_BUFFERS - 1 && bytes > LP_SLACK_BYTES)
+        lp_reach(c, k, (long)((address & 0xffffffffffful) - LP_BIAS), bytes);
     ulong real = lp_span(c, site, address, k < LP_BUFFERS ? min(bytes, LP_SLACK_BYTES) : bytes);
     if (k < LP_BUFFERS)
         return bytes > LP_SLACK_BYTES ? c->base[k] : real;

@@ -40,7 +40,7 @@ _MOST_TURNS = 2**23
 _MOST_ROWS = 2**22
 """Maximum counters (work-items x blocks) of one run, which limits its memory."""
 _LAUNCH_NS = 1e7
-"""Estimated time of a sample beyond its first unit (``run_ns``)."""
+"""Estimated time of a sample beyond its first unit (``block_ns``)."""
 _HEAVY_NS = 2e6
 """Estimated time of a unit above which the search for cuts is skipped."""
 KERNEL_NS = 7e8
@@ -113,6 +113,16 @@ class VirtualLaunch:
         """Run a few units of each part of the launch; raises UncountedError."""
         return self._fair_sample(most=_FEW_UNITS)
 
+    @property
+    def has_run_ends(self) -> bool:
+        """Whether the first and the last unit have run; heavy launches leave them out."""
+        return all(place in self._runs for place in self._ends)
+
+    @property
+    def _ends(self) -> list[Place]:
+        sides = self._grid.sides
+        return [tuple(0 for _ in sides), tuple(side - 1 for side in sides)]
+
     def access_ranges(self) -> tuple[AccessRange, ...]:
         """Return the ranges of the pointer arguments that the units have accessed so far."""
         return tuple(
@@ -133,6 +143,8 @@ class VirtualLaunch:
         is_heavy = self._times_ns[first[0]] > _HEAVY_NS
         if is_heavy or grid.num_units <= most:
             places = self._run_some(sampled(self._whole, most, (1,)))
+            if is_heavy:
+                self._run_some(self._ends)
             return self._sample(list(dict.fromkeys((*first, *places))), self._whole)
         parts = self._parts(most)
         return self._sample(self._of_parts(parts, most), parts)
@@ -146,8 +158,7 @@ class VirtualLaunch:
         """Run some of ``most`` units to find the parts of the launch that do different things."""
         grid, by_groups = self._grid, self._copy.by_groups
         for_search = most - _FEWEST_GROUPS if by_groups else most // 2
-        ends = [tuple(0 for _ in grid.sides), tuple(side - 1 for side in grid.sides)]
-        some = self._run_some(list(dict.fromkeys((*ends, *sampled(self._whole, 2, (1,))))))
+        some = self._run_some(list(dict.fromkeys((*self._ends, *sampled(self._whole, 2, (1,))))))
         # If data make all work-items differ, the comparison only looks at which blocks they run.
         is_regular = len({self._busiest(place).tobytes() for place in some}) <= 1 + len(some) // 2
 

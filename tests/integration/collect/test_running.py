@@ -318,7 +318,8 @@ def test_a_silent_config_that_waits_for_its_launch_is_killed_sooner(
     assert codes(state)["hang"] >= 1
     outcome = state.result().samples[0].outcome
     assert isinstance(outcome, Failure)
-    assert f"killed after {after_s} s without an answer (limits.config_timeout_s)" in outcome.detail
+    assert f"killed after {after_s} s without an answer" in outcome.detail
+    assert "limits.config_timeout_s" in outcome.detail
 
 
 def test_an_exit_code_of_0_in_the_middle_of_a_config_is_a_fault(tmp_path: Path, plan: Plan) -> None:

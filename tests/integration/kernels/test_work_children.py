@@ -180,7 +180,7 @@ def test_an_internal_error_is_warned_about(caplog: pytest.LogCaptureFixture) -> 
     report = "Traceback (most recent call last):\n  File ...\nOSError: no space\n"
     with caplog.at_level("WARNING"):
         assert not CountWork(20, 8).died(item, "exit 1", report, 0.1)
-    assert "counting the work of vadd failed: OSError: no space" in caplog.text
+    assert "the virtual launches of vadd failed: OSError: no space" in caplog.text
     (outcome,) = item.outcomes
     assert isinstance(outcome, Failure)
     assert outcome.code is FailureCode.INTERNAL_ERROR

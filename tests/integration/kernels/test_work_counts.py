@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from llmperf_common.features.work import Work
-from llmperf_common.records import Kernel
+from llmperf_common.records import ArgumentKind, Kernel, LaunchArgument, LaunchConfig, Strategy
 from tests.support.reading import kernels_from_source
 from tests.support.sampling import SLOW
 from tests.support.side_files import (
@@ -23,7 +23,7 @@ from tests.support.side_files import (
 )
 from tests.support.side_touches import has_accesses, true_touches
 from tests.support.side_work import config_of, true_work
-from workers.work.counting import count_kernel, count_launches
+from workers.work.counting import CountedLaunch, count_kernel, count_launches
 from workers.work.opencl_virtual import OpenclVirtualDevice
 
 pytestmark = pytest.mark.opencl
@@ -127,6 +127,80 @@ def test_access_ranges_end_where_the_extents_by_hand_end(
                     assert end <= elements, (position, launch)
                 else:
                     assert end == elements, (position, launch)
+
+
+SCANNED = """
+__kernel void compact(__global const int *in, __global int *out, __local int *s) {
+    int l = get_local_id(0), n = get_local_size(0);
+    s[l] = in[get_global_id(0)] > 7;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (l == 0)
+        for (int i = 1; i < n; ++i) s[i] += s[i - 1];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (s[l] > (l ? s[l - 1] : 0)) out[get_group_id(0) * n + s[l] - 1] = l;
+}
+"""
+TALL = """
+__kernel void tall(__global const float *a, __global float *c) {
+    size_t y = get_global_id(1), x = get_global_id(0); float t = 0;
+    for (int i = 0; i < 8000; ++i) t += a[y * 131072 + i];
+    c[x] = t;
+}
+"""
+CUT_OFF = """
+__kernel void cut_off(__global const float *a, __global float *out) {
+    int best = 2147483647;
+    for (int i = 0; i < 1000000; ++i) if (a[i % 64] >= 0) best = i & 7;
+    out[best] = 1;
+}
+"""
+
+
+def _launched(
+    source: str, device: OpenclVirtualDevice, global_size: tuple[int, ...], local: tuple[int, ...]
+) -> tuple[CountedLaunch, dict[int, int]]:
+    """The counted launch of a kernel, and the ends of its ranges in bytes by position."""
+    (kernel,) = kernels_from_source(source)
+    assert kernel.signature is not None
+    given = [
+        LaunchArgument(
+            position=one.position,
+            kind=one.kind,
+            elements=local[0] if one.kind is ArgumentKind.LOCAL_BUFFER else math.prod(global_size),
+        )
+        for one in kernel.signature.arguments
+    ]
+    config = LaunchConfig(
+        sample_id="s", global_size=global_size, local_size=local, args=tuple(given), regime=None,
+        strategies=(Strategy.SIMPLE,), seed=3,
+    )  # fmt: skip
+    (found,) = count_launches(kernel, [config], device)
+    return found, {one.position: one.end_bytes for one in found.ranges}
+
+
+def test_indices_through_local_memory_are_those_of_work_items_that_wait(
+    virtual_device: OpenclVirtualDevice,
+) -> None:
+    found, ends = _launched(SCANNED, virtual_device, (512,), (64,))
+    assert all(one.start_bytes == 0 for one in found.ranges)
+    assert 4 * 448 < ends[1] <= 4 * 512
+    assert found.is_covered
+
+
+def test_a_launch_whose_ends_are_too_heavy_is_not_covered(
+    virtual_device: OpenclVirtualDevice,
+) -> None:
+    found, ends = _launched(TALL, virtual_device, (1024, 1024), (16, 16))
+    assert isinstance(found.outcome, Work)
+    reaches_end = ends[0] >= 4 * (1023 * 131072 + 8000)
+    assert found.is_covered is reaches_end
+
+
+def test_accesses_after_a_loop_was_cut_off_say_nothing(virtual_device: OpenclVirtualDevice) -> None:
+    found, ends = _launched(CUT_OFF, virtual_device, (64,), (64,))
+    assert not isinstance(found.outcome, Work)
+    assert not found.is_covered
+    assert ends.get(1, 0) <= 4 * 8
 
 
 def _widened(launch: Launch) -> Launch:

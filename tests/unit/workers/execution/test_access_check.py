@@ -122,6 +122,8 @@ def test_a_range_that_grows_is_extrapolated() -> None:
     assert spared(square | {0: to(8)}, but=[0]) == {2**14, 2**20, 2**24}, "it was cut off early"
     constant = {index: to(10**6) for index in (1, 3, 2)}
     assert spared(constant) == set()
+    saturated = {1: to(2**12), 4: to(2**16), 3: to(2**16), 2: to(2**16)}
+    assert spared(saturated) == set(), "it has grown no further since 2^10"
 
 
 def test_what_is_spared_makes_the_buffers_of_the_others_smaller() -> None:

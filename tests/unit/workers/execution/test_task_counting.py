@@ -41,6 +41,9 @@ class StubHelpers:
     def counting(self) -> DeviceRef | str | None:
         return self.where
 
+    def missing_without(self) -> str:
+        return "columns `work` stay empty"
+
 
 class Started(FakeChild):
     """A child that may have ended before it was ready."""
@@ -130,7 +133,8 @@ def test_ranges_of_a_task_that_awaits_them_give_up_its_configs(states: list[Task
     for number, state in enumerate((first, second)):
         kept.hear(number, CompilerReady())
         assert state.awaits_ranges is (state is first)
-        kept.hear(number, Counted(outcomes=(WORK, WORK), ranges=(BEYOND, BEYOND)))
+        told = Counted(outcomes=(WORK, WORK), ranges=(BEYOND, BEYOND), covered=(True, True))
+        kept.hear(number, told)
     assert not first.awaits_ranges
     assert first.is_complete, "no config is launched"
     assert second.open_indices == (0, 1)
@@ -142,7 +146,8 @@ def test_an_idle_device_goes_on_with_the_ranges_known_so_far(states: list[TaskSt
     first.awaits_ranges = True
     kept.counting.submit(first)
     kept.counting.start_waiting(most_busy=4)
-    kept.hear(0, CompilerReady(), Counted(outcomes=(WORK,), ranges=(BEYOND,), is_last=False))
+    part = Counted(outcomes=(WORK,), ranges=(BEYOND,), covered=(True,), is_last=False)
+    kept.hear(0, CompilerReady(), part)
     kept.counting.check_access(first)
     assert not first.awaits_ranges
     assert not all(one is None for one in first.outcomes)
@@ -168,6 +173,19 @@ def test_where_work_is_not_counted_only_ranges_are_found(states: list[TaskState]
     kept.hear(0, Counted(outcomes=(WORK, WORK), ranges=((), ())))
     assert first.works == ()
     assert not first.awaits_ranges
+
+
+def test_ranges_alone_do_not_hold_a_task_that_no_longer_awaits_them(
+    states: list[TaskState],
+) -> None:
+    kept = Kept(StubHelpers(counts_work=False))
+    first = states[0]
+    first.awaits_ranges = True
+    kept.counting.submit(first)
+    kept.counting.check_access(first)
+    assert not kept.counting.awaits(first)
+    assert kept.counting.is_idle
+    assert first.needs_padding
 
 
 def test_without_a_cpu_device_no_ranges_are_awaited_and_buffers_get_padding(
@@ -233,7 +251,7 @@ def test_children_that_cannot_start_end_the_counting_and_not_the_run(
     for number in range(3):
         kept.counting.start_waiting(most_busy=1)
         kept.hear(number)
-    assert "columns `work` stay empty from here on" in caplog.text
+    assert "from here on columns `work` stay empty" in caplog.text
     kept.counting.start_waiting(most_busy=1)
     kept.counting.submit(states[2])
     kept.counting.start_waiting(most_busy=1)
