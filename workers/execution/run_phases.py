@@ -47,7 +47,7 @@ class Patience:
 
     Attributes:
         limit_s: seconds without a message after which the child is killed.
-        key: the configuration key that sets the limit; "" if the limit is a constant.
+        key: the configuration key that sets the limit, or that could; "" if none does.
     """
 
     limit_s: float
@@ -94,4 +94,4 @@ class SilenceWatch:
         limit_s = self._limits.spin_timeout_s
         if silent_s <= limit_s or not self._check.spins(now_s):
             return None
-        return Patience(limit_s=limit_s, key="without limits.config_timeout_s")
+        return Patience(limit_s=limit_s, key="limits.config_timeout_s is not set")

@@ -1,8 +1,7 @@
 """Let a few killable children work through a queue, even if items make them hang or crash.
 
 Owns the children, the queue and the deadlines. ``PoolWork`` decides what a job is, what an answer
-means and what a death costs: ``compiling.py``, ``analysing.py``,
-``work/children.py``.
+means and what a death costs: ``compiling.py``, ``analysing.py``, ``work/children.py``.
 """
 
 from __future__ import annotations
