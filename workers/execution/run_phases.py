@@ -18,7 +18,7 @@ lock has died, its process must end in this time, too."""
 
 _WATCHED_AFTER_S = 0.1
 """Seconds of silence in a config after which the child's processor time is watched. Few configs
-take so long, and reading the time costs some 0.1 ms."""
+take so long, and a look costs some 0.1 ms."""
 
 
 class Phase(Enum):
@@ -91,6 +91,7 @@ class SilenceWatch:
             return None
         if self._check is None:
             self._check = SpinCheck(child.pid, now_s)
+        self._check.look()
         limit_s = self._limits.spin_timeout_s
         if silent_s <= limit_s or not self._check.spins(now_s):
             return None

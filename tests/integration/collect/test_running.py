@@ -307,12 +307,14 @@ def test_who_stands_on_the_device_without_beginning_is_killed_and_no_kernel_blam
         assert sum(len(state.sentinel) for state in states) >= 1, "a sentinel has run after it"
 
 
-@pytest.mark.parametrize(("where", "after_s"), [("spins config", 0.3), ("sleeps config", 3)])
+@pytest.mark.parametrize(
+    ("where", "config_timeout_s", "after_s"), [("spins config", 20, 0.3), ("sleeps config", 3, 3)]
+)
 def test_a_silent_config_that_waits_for_its_launch_is_killed_sooner(
-    tmp_path: Path, plan: Plan, where: str, after_s: float
+    tmp_path: Path, plan: Plan, where: str, config_timeout_s: float, after_s: float
 ) -> None:
     """NVIDIA's driver spins while it waits for a launch, and sleeps while it waits for its lock."""
-    with slot(tmp_path, where, spin_timeout_s=0.3, config_timeout_s=3) as made:
+    with slot(tmp_path, where, spin_timeout_s=0.3, config_timeout_s=config_timeout_s) as made:
         state = begin(made, plan, 0, tmp_path)
         assert drive(made, 1) == [state]
     assert codes(state)["hang"] >= 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from workers.sandbox import processor_use
@@ -26,6 +30,43 @@ def test_only_a_process_that_computes_nearly_all_the_time_spins(
         if check.spins(now_s) and found is None:
             found = now_s
     assert found == spins_at_s
+
+
+@pytest.mark.parametrize(
+    ("sleeping_look", "spins"), [(None, True), (3, False)], ids=["always runs", "slept once"]
+)
+def test_a_process_that_waits_for_a_processor_spins(
+    monkeypatch: pytest.MonkeyPatch, sleeping_look: int | None, spins: bool
+) -> None:
+    """On a busy machine it gets a third of a processor, but never sleeps."""
+    now_s, look = 0.0, 0
+    monkeypatch.setattr(processor_use, "used_cpu_s", lambda _pid: now_s / 3)
+    monkeypatch.setattr(processor_use, "_runs", lambda _pid: look != sleeping_look)
+    check = SpinCheck(1, now_s)
+    found = []
+    for look in range(1, 20):
+        now_s = look / 10
+        check.look()
+        found.append(check.spins(now_s))
+    assert found == [spins and look >= 8 for look in range(1, 20)]
+
+
+def test_only_a_process_that_computes_is_found_running() -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    worker = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        checks = [SpinCheck(child.pid, time.monotonic()) for child in (sleeper, worker)]
+        deadline_s = time.monotonic() + 30
+        while not checks[1].spins(time.monotonic()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+            for check in checks:
+                check.look()
+        assert not checks[0].spins(time.monotonic())
+    finally:
+        for child in (sleeper, worker):
+            child.kill()
+            child.wait()
 
 
 def test_an_ended_process_uses_nothing() -> None:
