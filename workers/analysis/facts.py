@@ -53,6 +53,8 @@ _CLAMPING = frozenset({"min", "max", "clamp"})
 _SMALLEST_THRESHOLD = 5
 """Smaller constants are no thresholds, because no probe has a size below this number."""
 _SIZES = Source.SCALAR | Source.NDRANGE
+_MOST_ASSIGNMENTS = 5
+"""Assignments through which a variable is followed back to a size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +155,13 @@ def _constants(
     for function in functions:
         # A helper's parameters are unknown here, so they may be sizes.
         values = Activation(source, function, (UNIFORM,) * len(function.parameters))
-        parameters = frozenset(one.key for one in function.parameters)
+        flow = _SizeFlow(values, frozenset(one.key for one in function.parameters))
         for node in walk(function.body):
             operands = operands_of(node)
             if not operands:
                 continue
             others = [one for one in operands if values.value(one).constant is None]
-            if any(_depends_on_sizes(one, values, parameters) for one in others):
+            if any(flow.reaches(one) for one in others):
                 found |= {one for operand in operands for one in _constants_in(operand, values)}
                 found |= _scales_of(node, values)
     return tuple(sorted(one for one in found if one >= _SMALLEST_THRESHOLD))
@@ -246,28 +248,49 @@ def _folded(node: Node) -> tuple[Node, ...]:
     return node.children if is_operation and node.name.removesuffix("=") in _FOLDING else ()
 
 
-def _depends_on_sizes(node: Node, values: Activation, parameters: frozenset[str]) -> bool:
-    if values.value(node).sources & _SIZES:
-        return True
-    keys = [one.key for one in walk(node) if one.kind is NodeKind.REFERENCE]
-    return any(key in parameters or _follows_from(key, values, parameters, 4) for key in keys)
+class _SizeFlow:
+    """Tells which expressions of a function depend on sizes or on its parameters.
+
+    Args:
+        values: the function, with unknown parameters.
+        parameters: the keys of the function's parameters.
+    """
+
+    def __init__(self, values: Activation, parameters: frozenset[str]) -> None:
+        self._values, self._parameters = values, parameters
+        self._assigned: dict[str, tuple[bool, frozenset[str]]] = {}
+
+    def reaches(self, node: Node) -> bool:
+        """Whether an expression depends on one, through a few assignments."""
+        if self._values.value(node).sources & _SIZES:
+            return True
+        keys = _referenced(node)
+        if not keys.isdisjoint(self._parameters):
+            return True
+        seen: set[str] = set()
+        for _ in range(_MOST_ASSIGNMENTS):
+            seen |= keys
+            assigned = [self._assigned_to(key) for key in keys]
+            if any(is_size for is_size, _ in assigned):
+                return True
+            keys = frozenset().union(*(inner for _, inner in assigned)) - seen
+        return False
+
+    def _assigned_to(self, key: str) -> tuple[bool, frozenset[str]]:
+        """Return whether a size is assigned to a variable, and all variables assigned to it."""
+        known = self._assigned.get(key)
+        if known is None:
+            assigned = [one.value for one in self._values.modifications(key)]
+            nodes = [one for one in assigned if isinstance(one, Node)]
+            inner = frozenset().union(*map(_referenced, nodes))
+            is_size = any(self._values.value(one).sources & _SIZES for one in nodes)
+            known = is_size or not inner.isdisjoint(self._parameters), inner
+            self._assigned[key] = known
+        return known
 
 
-def _follows_from(key: str, values: Activation, parameters: frozenset[str], depth: int) -> bool:
-    """Whether a variable is computed from a parameter or a size, through a few assignments."""
-    for definition in values.modifications(key):
-        if isinstance(definition.value, int):
-            continue
-        if values.value(definition.value).sources & _SIZES:
-            return True
-        inner = [one.key for one in walk(definition.value) if one.kind is NodeKind.REFERENCE]
-        if any(one in parameters for one in inner):
-            return True
-        if depth and any(
-            _follows_from(one, values, parameters, depth - 1) for one in inner if one != key
-        ):
-            return True
-    return False
+def _referenced(node: Node) -> frozenset[str]:
+    return frozenset(one.key for one in walk(node) if one.kind is NodeKind.REFERENCE)
 
 
 def _neighbour_pairs(kernel: Function, function: Function) -> set[int]:

@@ -11,6 +11,7 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.store.tables.analysis_rows import storable
 from workers.analysis.unknown import unknown_analysis
 from workers.device.interface import DeviceFailure, DeviceRef, Prober
+from workers.device.opencl.cache import compile_for_any_local_size
 from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
@@ -31,6 +32,7 @@ on disk."""
 
 def main(channel: Channel, argument: str) -> None:
     """Serve jobs on ``channel`` until it closes or enough are done; ``argument``: a DeviceRef."""
+    compile_for_any_local_size()
     try:
         analyse = _open(DeviceRef(**json.loads(argument)))
     except LookupError as error:

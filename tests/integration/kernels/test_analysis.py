@@ -11,8 +11,9 @@ from llmperf_common.records import Kernel
 from tests.support.reading import kernels_from_source
 from tests.support.sampling import slow_but_each
 from workers.analysis.analyse import analyse_kernel, probe_limits
+from workers.analysis.copy.instrument import instrument
 from workers.analysis.opening import open_prober
-from workers.device.interface import DeviceRef, Prober
+from workers.device.interface import DeviceRef, ProbeLaunch, Prober
 from workers.discovery.find import choose
 
 pytestmark = pytest.mark.opencl
@@ -426,6 +427,20 @@ def test_an_array_of_a_few_elements_does_not_keep_a_kernel_from_being_analysed(p
 def test_an_endless_loop_is_cut_off(prober, source):
     _, analysis = analysed(prober, source)
     assert not any(extent.validated for extent in analysis.extents)
+
+
+def test_nested_loops_are_cut_off_together(prober):
+    """Else each of 10**12 iterations of the outer loops would run 64 iterations of the inner one."""
+    source = """__kernel void k(__global int *a) {
+        for (long i = 0; i < 1000000; ++i) for (long j = 0; j < 1000000; ++j)
+            for (long l = 0; l < 1000000; ++l) a[l & 7] += i ^ j; }"""
+    (kernel,) = kernels_from_source(source)
+    launch = ProbeLaunch(
+        global_size=(512,), local_size=(1,), scalars={}, seed=1, default_limit=8, max_turns=2**17
+    )
+    (record,) = prober.run(kernel, instrument(kernel.source, kernel.name), [launch])
+    assert record.exceeded
+    assert 2**17 <= record.turns <= 2**19
 
 
 def test_equal_kernels_are_analysed_alike(prober):

@@ -9,6 +9,7 @@
 typedef struct {
     volatile __global ulong *table;
     uint turns;
+    bool is_cut;
     ulong most_turns;
     ulong trace;
     ulong base[LP_TAGS];
@@ -16,8 +17,11 @@ typedef struct {
     ulong16 spare[LP_WIDEST];
 } lp_ctx;
 
+#define LP_TOO_MANY_TURNS(c) (2 * (c)->most_turns)
+
 void lp_begin(lp_ctx *c)
 {
+    c->is_cut = c->table[0] > LP_TOO_MANY_TURNS(c);
     for (uint k = LP_BUFFERS; k < LP_TAGS; ++k)
         c->mask[k] = 0;
 }
@@ -95,12 +99,20 @@ ulong lp_clip(lp_ctx *c, ulong index, ulong length)
     return index % length;
 }
 
-// Counts one more loop iteration; true when the launch has reached its limit.
+// Counts one more loop iteration; true when the launch has reached its limit. A loop inside others
+// then ends early each time it runs; at LP_TOO_MANY_TURNS the outer loops end, too, and so do those
+// of later work-items.
 bool lp_turn(lp_ctx *c)
 {
-    if (++c->turns & 63u || atom_add(&c->table[0], 64ul) < c->most_turns)
+    if (c->is_cut)
+        return true;
+    if (++c->turns & 63u)
+        return false;
+    ulong turns = atom_add(&c->table[0], 64ul);
+    if (turns < c->most_turns)
         return false;
     atom_or(&c->table[1], 1ul);
+    c->is_cut = turns > LP_TOO_MANY_TURNS(c);
     return true;
 }
 

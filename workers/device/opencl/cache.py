@@ -1,4 +1,4 @@
-"""A private compiler cache for each process.
+"""Settings of PoCL's compiler: a private cache for each process, one build for all local sizes.
 
 PoCL keeps compiled kernels in one folder per user. A process that is killed during a build leaves
 broken files there, and a shared folder makes the second run of a benchmark differ from the first.
@@ -19,6 +19,7 @@ from pathlib import Path
 from llmperf_common.ids import sha256_hex
 
 _PREFIX = "llmperf-pocl-"
+_SPECIALISATION = "POCL_WORK_GROUP_SPECIALIZATION"
 
 
 def use_private_cache() -> None:
@@ -35,6 +36,15 @@ def use_private_cache() -> None:
     remove_dead_caches(root)
     os.environ["POCL_CACHE_DIR"] = tempfile.mkdtemp(prefix=_own_prefix(), dir=root)
     atexit.register(remove_private_cache)
+
+
+def compile_for_any_local_size() -> None:
+    """Let PoCL compile a kernel once, in place of once for each local size.
+
+    Only for processes that time nothing: code for a known local size is faster. A value that the
+    user has given stays.
+    """
+    os.environ.setdefault(_SPECIALISATION, "0")
 
 
 def remove_private_cache() -> None:

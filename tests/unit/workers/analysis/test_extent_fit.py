@@ -60,6 +60,17 @@ def truth(found) -> np.ndarray:
 MONOMIALS = Basis(5, IDENTITIES).monomials(range(5), 3, powers=True)
 
 
+@pytest.mark.parametrize("wrong_row", [None, 0, 17, -1])
+def test_a_few_rows_are_solved_first_but_all_must_match(wrong_row: int | None) -> None:
+    rows = np.random.default_rng(5).integers(2, 400, (900, 3))
+    values = 7 * rows[:, 0] + 3 * rows[:, 1] - 5 * rows[:, 2] + 11
+    if wrong_row is not None:
+        values[wrong_row] += 1
+    found = fit(rows, values, [0, 1, 2], Basis(3, frozenset()))
+    expected = Fit(constant=11, terms=(((0,), 7), ((1,), 3), ((2,), -5)))
+    assert found == (expected if wrong_row is None else None)
+
+
 @settings(max_examples=40)
 @given(
     st.lists(st.sampled_from(MONOMIALS), min_size=1, max_size=2, unique=True),

@@ -209,6 +209,19 @@ def test_facts_name_what_a_size_is_compared_with():
     assert not facts.uses_groups
 
 
+def test_variables_that_all_depend_on_each_other_are_followed_in_time() -> None:
+    """Sorting networks and hashes assign each variable from all others, many times."""
+    names = [f"v{number}" for number in range(40)]
+    mixing = "".join(f"{one} ^= {other}; " for one in names for other in names)
+    declared = "".join(f"int {one} = 1; " for one in names)
+    facts = facts_of(
+        f"""__kernel void k(__global int *a, int n) {{
+            {declared} {mixing} int far = n; int further = far + 1;
+            if (v3 > 77) a[0] = v3; if (further > 99) a[1] = 1; }}"""
+    )
+    assert facts.thresholds == (99,)
+
+
 @pytest.mark.parametrize(
     ("body", "folds"),
     [
