@@ -25,7 +25,7 @@ _ROWS_PER_UNKNOWN = 3
 """Rows that are solved first. Most forms fail there, at a fraction of the cost of all rows."""
 _RCOND, _EXACT = 1e-11, 1e-6
 """Singular values below ``_RCOND`` of the largest count as 0. The error of an exact solution is
-below ``_EXACT`` of the largest value."""
+below ``_EXACT`` of the largest value and coefficient (columns are scaled to at most 1)."""
 _MOST_PAIRED = 90
 _MOST_MIXED = 8
 """Maximum variables for which mixed forms are tried; more would give too many combinations."""
@@ -138,7 +138,7 @@ def _solved(rows: Rows, values: Rows, monomials: Sequence[Monomial]) -> Fit | No
         solution, _, rank, _ = np.linalg.lstsq(scaled[some], targets[some], rcond=_RCOND)
         if rank == table.shape[1]:
             errors = np.abs(scaled[some] @ solution - targets[some])
-            if errors.max() > _EXACT * np.abs(targets).max():
+            if errors.max() > _EXACT * (np.abs(targets).max() + np.abs(solution).max()):
                 return None  # no polynomial matches these rows, so none matches all
             found = _checked(table, values, solution / scale, monomials)
             if found is not None:

@@ -9,7 +9,7 @@ from workers.config import TimingConfig
 from workers.execution.limits import Limits
 from workers.measure.device_lock import GONE_TIMEOUT_S
 from workers.sandbox.child import Child
-from workers.sandbox.processor_use import SpinCheck
+from workers.sandbox.processor_use import SPINNING_SHARE, SpinCheck
 from workers.sandbox.run_children import START_TIMEOUT_S
 
 PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
@@ -89,10 +89,11 @@ class SilenceWatch:
         if phase is not Phase.IN_CONFIG or silent_s < _WATCHED_AFTER_S:
             self._check = None
             return None
-        if self._check is None:
-            self._check = SpinCheck(child.pid, now_s)
-        self._check.look()
         limit_s = self._limits.spin_timeout_s
+        if self._check is None:
+            least_cpu_s = SPINNING_SHARE * (limit_s - _WATCHED_AFTER_S)
+            self._check = SpinCheck(child.pid, now_s, least_cpu_s=least_cpu_s)
+        self._check.look(now_s)
         if silent_s <= limit_s or not self._check.spins(now_s):
             return None
         return Patience(limit_s=limit_s, key="limits.config_timeout_s is not set")

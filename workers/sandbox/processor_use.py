@@ -6,41 +6,48 @@ import psutil
 
 _LEAST_S = 0.3
 """Least time that shows whether a process spins: Linux counts processor time in steps of 0.01 s."""
-_SPINNING_SHARE = 0.7
+SPINNING_SHARE = 0.7
+"""Share of the time for which a process that spins has a processor, if one is free."""
 _LEAST_LOOKS = 8
 """Looks that must all find a process running. One that sleeps half of the time passes 1 in 256."""
+_LOOK_S = 0.05
+"""Least time between two looks."""
 
 
 class SpinCheck:
     """Tells whether a process has computed nearly all the time since this check began.
 
     It has if it used a processor for 0.7 of that time. On a machine with more work than processors
-    it waits for one instead, so it also has if each of at least eight looks found its main thread
-    running or ready to run.
+    it waits for one instead. So it also has if each of at least eight looks found its main thread
+    running or ready to run, and it has used ``least_cpu_s`` of processor time.
 
     Args:
         pid: the process.
         now_s: the time of ``time.monotonic``.
+        least_cpu_s: processor time, in seconds.
     """
 
-    def __init__(self, pid: int, now_s: float) -> None:
-        self._pid = pid
+    def __init__(self, pid: int, now_s: float, *, least_cpu_s: float) -> None:
+        self._pid, self._least_cpu_s = pid, least_cpu_s
         self._began_s, self._used_s = now_s, used_cpu_s(pid)
-        self._num_looks, self._always_runs = 0, True
+        self._looked_s, self._num_looks, self._always_runs = now_s, 0, True
 
-    def look(self) -> None:
+    def look(self, now_s: float) -> None:
         """Take note of whether the process runs or sleeps now; call it every 0.1 s or so."""
-        self._num_looks += 1
-        self._always_runs = self._always_runs and _runs(self._pid)
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._num_looks += 1
+            self._always_runs = self._always_runs and _runs(self._pid)
 
     def spins(self, now_s: float) -> bool:
         """Return whether the process spins; False in the first 0.3 s."""
         passed_s = now_s - self._began_s
         if passed_s < _LEAST_S:
             return False
-        if self._always_runs and self._num_looks >= _LEAST_LOOKS:
+        used_s = used_cpu_s(self._pid) - self._used_s
+        if self._always_runs and self._num_looks >= _LEAST_LOOKS and used_s >= self._least_cpu_s:
             return True
-        return used_cpu_s(self._pid) - self._used_s > _SPINNING_SHARE * passed_s
+        return used_s > SPINNING_SHARE * passed_s
 
 
 def _runs(pid: int) -> bool:

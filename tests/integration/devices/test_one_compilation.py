@@ -35,8 +35,9 @@ def pocl() -> DeviceRef:
 
 
 def test_the_local_sizes_of_an_analysis_share_one_compilation(
-    tmp_path: Path, pocl: DeviceRef
+    tmp_path: Path, pocl: DeviceRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("POCL_WORK_GROUP_SPECIALIZATION", raising=False)
     (kernel,) = kernels_from_source(SOURCE)
     child = ChildStarter(tmp_path).start("workers.execution.analysis_child", "one", pocl)
     received: list[FromChild] = []

@@ -443,6 +443,31 @@ def test_nested_loops_are_cut_off_together(prober):
     assert 2**17 <= record.turns <= 2**19
 
 
+def test_many_short_loops_are_not_cut_off(prober):
+    """More iterations than the limit, but less than the 64 of a work-item that are checked."""
+    source = """__kernel void k(__global float *a) { int g = get_global_id(0); float s = 0;
+        for (int i = 0; i < 60; ++i) s += a[g * 60 + i];
+        a[g * 60] = s; }"""
+    (kernel,) = kernels_from_source(source)
+    launch = ProbeLaunch(
+        global_size=(8192,), local_size=(1,), scalars={}, seed=1, default_limit=8, max_turns=2**17
+    )
+    (record,) = prober.run(kernel, instrument(kernel.source, kernel.name), [launch])
+    assert record.turns == 60 * 8192
+    assert not record.exceeded
+    assert record.access_ranges[0].end_bytes == 4 * 60 * 8192
+
+
+def test_short_loops_of_large_launches_refute_a_form(prober):
+    """Only launches of more than 2**16 work-items access more than 60 elements."""
+    _, found = analysed(prober, """__kernel void k(__global const float *a, __global float *b) {
+        ulong g = get_global_id(0); int far = (int)((g * g) >> 33); float s = 0;
+        for (int i = 0; i < 60; ++i) s += a[far + i];
+        b[g] = s; }""")  # fmt: skip
+    assert not found.extents[0].validated
+    assert found.extents[1].validated
+
+
 def test_equal_kernels_are_analysed_alike(prober):
     source = FORMS[1][1]
     assert analysed(prober, source)[1] == analysed(prober, source)[1]

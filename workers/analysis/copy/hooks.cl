@@ -21,7 +21,7 @@ typedef struct {
 
 void lp_begin(lp_ctx *c)
 {
-    c->is_cut = c->table[0] > LP_TOO_MANY_TURNS(c);
+    c->is_cut = c->table[1] & 1ul && c->table[0] > LP_TOO_MANY_TURNS(c);
     for (uint k = LP_BUFFERS; k < LP_TAGS; ++k)
         c->mask[k] = 0;
 }
@@ -100,8 +100,8 @@ ulong lp_clip(lp_ctx *c, ulong index, ulong length)
 }
 
 // Counts one more loop iteration; true when the launch has reached its limit. A loop inside others
-// then ends early each time it runs; at LP_TOO_MANY_TURNS the outer loops end, too, and so do those
-// of later work-items.
+// then ends early each time it runs. A launch that was cut off and reaches LP_TOO_MANY_TURNS ends all
+// its loops at once, also those of later work-items.
 bool lp_turn(lp_ctx *c)
 {
     if (c->is_cut)

@@ -60,6 +60,15 @@ def truth(found) -> np.ndarray:
 MONOMIALS = Basis(5, IDENTITIES).monomials(range(5), 3, powers=True)
 
 
+def test_a_column_that_differs_in_one_row_needs_all_rows() -> None:
+    rows = np.random.default_rng(5).integers(2, 400, (900, 3))
+    rows[:, 2] = 8
+    rows[450, 2] = 9
+    values = 7 * rows[:, 0] + 3 * rows[:, 1] - 5 * rows[:, 2] + 11
+    expected = Fit(constant=11, terms=(((0,), 7), ((1,), 3), ((2,), -5)))
+    assert fit(rows, values, [0, 1, 2], Basis(3, frozenset())) == expected
+
+
 @pytest.mark.parametrize("wrong_row", [None, 0, 17, -1])
 def test_a_few_rows_are_solved_first_but_all_must_match(wrong_row: int | None) -> None:
     rows = np.random.default_rng(5).integers(2, 400, (900, 3))

@@ -23,7 +23,7 @@ def test_only_a_process_that_computes_nearly_all_the_time_spins(
     """A child that has waited for the driver's lock and then works is not taken for one that hangs."""
     now_s = 0.0
     monkeypatch.setattr(processor_use, "used_cpu_s", lambda _pid: max(0.0, now_s - sleeps_s))
-    check = SpinCheck(1, now_s)
+    check = SpinCheck(1, now_s, least_cpu_s=0.0)
     found = None
     for step in range(1, 50):
         now_s = step / 10
@@ -33,40 +33,61 @@ def test_only_a_process_that_computes_nearly_all_the_time_spins(
 
 
 @pytest.mark.parametrize(
-    ("sleeping_look", "spins"), [(None, True), (3, False)], ids=["always runs", "slept once"]
+    ("sleeping_look", "spins_at_look"),
+    [(None, 11), (3, None)],
+    ids=["always runs", "slept once"],
 )
 def test_a_process_that_waits_for_a_processor_spins(
-    monkeypatch: pytest.MonkeyPatch, sleeping_look: int | None, spins: bool
+    monkeypatch: pytest.MonkeyPatch, sleeping_look: int | None, spins_at_look: int | None
 ) -> None:
     """On a busy machine it gets a third of a processor, but never sleeps."""
     now_s, look = 0.0, 0
     monkeypatch.setattr(processor_use, "used_cpu_s", lambda _pid: now_s / 3)
     monkeypatch.setattr(processor_use, "_runs", lambda _pid: look != sleeping_look)
-    check = SpinCheck(1, now_s)
-    found = []
-    for look in range(1, 20):
+    check = SpinCheck(1, now_s, least_cpu_s=0.35)
+    found = None
+    for look in range(1, 40):
         now_s = look / 10
-        check.look()
-        found.append(check.spins(now_s))
-    assert found == [spins and look >= 8 for look in range(1, 20)]
+        check.look(now_s)
+        if check.spins(now_s) and found is None:
+            found = look
+    assert found == spins_at_look
+
+
+@pytest.mark.parametrize(("step_s", "is_enough"), [(0.001, False), (0.06, True)])
+def test_looks_in_one_moment_count_once(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, *, is_enough: bool
+) -> None:
+    monkeypatch.setattr(processor_use, "used_cpu_s", lambda _pid: 0.0)
+    monkeypatch.setattr(processor_use, "_runs", lambda _pid: True)
+    check = SpinCheck(1, 0.0, least_cpu_s=0.0)
+    for number in range(1, 12):
+        check.look(number * step_s)
+    assert check.spins(60.0) == is_enough
 
 
 def test_only_a_process_that_computes_is_found_running() -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
-    worker = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    worker = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    )
     try:
-        checks = [SpinCheck(child.pid, time.monotonic()) for child in (sleeper, worker)]
-        deadline_s = time.monotonic() + 30
+        assert worker.stdout is not None
+        worker.stdout.readline()  # it sleeps while Python starts
+        checks = [
+            SpinCheck(child.pid, time.monotonic(), least_cpu_s=0.2) for child in (sleeper, worker)
+        ]
+        deadline_s = time.monotonic() + 60
         while not checks[1].spins(time.monotonic()):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
             for check in checks:
-                check.look()
+                check.look(time.monotonic())
         assert not checks[0].spins(time.monotonic())
     finally:
         for child in (sleeper, worker):
             child.kill()
-            child.wait()
+            child.communicate()
 
 
 def test_an_ended_process_uses_nothing() -> None:
