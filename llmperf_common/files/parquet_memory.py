@@ -22,6 +22,12 @@ ALWAYS_ALLOWED_BYTES = 256 * 2**20
 _MAX_ROW_GROUPS = 100_000
 _MAX_LEAVES = 1_000
 _VALUE_BYTES = 8
+_OFFSET_BYTES = 4
+"""Bytes of a value at each level of lists around it."""
+_MOST_LEVELS = 8
+"""Levels of lists, structs and maps. LLMPerf's own tables have at most four."""
+_WIDEST_BYTES = 64
+"""Widest binary value of a fixed size."""
 
 
 def check_memory(data: pa.Buffer, columns: Collection[str] | None = None) -> None:
@@ -46,6 +52,7 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             f"it has {facts.num_row_groups} row groups of {facts.num_columns} columns: "
             "LLMPerf writes no such table"
         )
+    value_bytes = _VALUE_BYTES + _OFFSET_BYTES * _levels_of(file.schema_arrow, columns)
     num_bytes = 0
     texts: dict[str, int] = {}
     for chunk in column_chunks(memoryview(data)):
@@ -53,7 +60,7 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             continue
         if min(chunk.num_values, chunk.uncompressed_bytes) < 0:
             raise ValueError("a column has a negative number of values")
-        num_bytes += chunk.num_values * _VALUE_BYTES
+        num_bytes += chunk.num_values * value_bytes
         if chunk.is_text:
             most_in_it = chunk.num_values * max(1, chunk.uncompressed_bytes)
             texts[chunk.path] = texts.get(chunk.path, 0) + most_in_it
@@ -63,6 +70,25 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
     for path, most_in_it in texts.items():
         if most_in_it > most // 8:
             num_bytes = _within(num_bytes + _text_bytes(data, path, most), most)
+
+
+def _levels_of(schema: pa.Schema, columns: Collection[str] | None) -> int:
+    """Return the most levels of a column's type; refuse types whose nulls take any memory."""
+    fields = [one for one in schema if columns is None or one.name in columns]
+    return max((_levels(one.type, one.name) for one in fields), default=0)
+
+
+def _levels(kind: pa.DataType, name: str, above: int = 0) -> int:
+    if pa.types.is_fixed_size_list(kind) or (
+        pa.types.is_fixed_size_binary(kind) and kind.byte_width > _WIDEST_BYTES
+    ):
+        raise ValueError(
+            f"column {name!r} has values of a fixed length: LLMPerf writes no such table"
+        )
+    if above > _MOST_LEVELS:
+        raise ValueError(f"column {name!r} is nested more than {_MOST_LEVELS} levels deep")
+    inner = [kind.field(index).type for index in range(kind.num_fields)]
+    return max((1 + _levels(one, name, above + 1) for one in inner), default=0)
 
 
 def _text_bytes(data: pa.Buffer, path: str, most: int) -> int:

@@ -96,11 +96,17 @@ class TrainingData:
         )
 
     def content_id(self) -> str:
-        """Return a hash (20 hex digits) of all sample ids and times, independent of the order."""
+        """Return a hash (20 hex digits) of what training uses of the rows, in any order.
+
+        These are sample ids, times, and families and suites: the split follows from the last two,
+        and a merge with other datasets may change them.
+        """
         ids = self.texts("sample_id")
         order = np.argsort(ids, kind="stable")
         digest = hashlib.sha256("\n".join(ids[order].tolist()).encode())
         digest.update(self.log2_ns[order].tobytes())
+        for units in (self.family_id, self.suite):
+            digest.update("\n".join(units[order].tolist()).encode())
         return digest.hexdigest()[:20]
 
     def texts(self, column: str) -> Texts:

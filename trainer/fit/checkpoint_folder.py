@@ -63,7 +63,8 @@ def steps_in(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     names = [path.name.removeprefix(_PREFIX) for path in folder.iterdir() if path.is_dir()]
-    return sorted(int(name) for name in names if name.isdecimal())
+    steps = sorted({int(name) for name in names if name.isdecimal()})
+    return [step for step in steps if (folder / name_of(step)).is_dir()]
 
 
 def newest_whole(folder: Path) -> Checkpoint | None:
@@ -84,11 +85,15 @@ def read_whole(folder: Path, step: int) -> Checkpoint | str:
     try:
         manifest = json.loads((path / MANIFEST_FILE).read_text(encoding="utf-8"))
         for name, facts in manifest["files"].items():
+            if Path(name).name != name or not (path / name).is_file():
+                raise ValueError(f"{name!r} in the manifest is no file of the checkpoint")
             if (path / name).stat().st_size != facts["bytes"]:
                 return f"the length of {name} is not the one in the manifest"
             if _sha256(path / name) != facts["sha256"]:
                 return f"the SHA-256 of {name} is not the one in the manifest"
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        if not isinstance(state, dict):
+            raise ValueError(f"{STATE_FILE} holds no JSON object")
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
+from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Ids, Tokens
 from trainer.errors import BadInput
 from trainer.interface import Codes, Rows
@@ -183,7 +184,7 @@ class Encoder:
         """
         file = folder / FILE
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = read_json_value(file)
             config = PromptConfig.model_validate(content["config"])
             slots = tuple(map(str, content["slots"]))
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:

@@ -6,7 +6,6 @@ nothing and runs no code from a folder.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from llmperf_common.extras import require
+from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Ids
 from trainer.errors import BadInput
 
@@ -33,6 +33,9 @@ and prompts are cut far below this length."""
 _PATTERN = r" ?[\p{L}_]+| ?\p{N}| ?[^\s\p{L}\p{N}_]+\n?|\s+(?!\S)|\s+"
 """GPT-2's pattern, adapted to code: names keep their underscores, each digit is a piece of its own,
 and a line end belongs to the punctuation before it."""
+
+_NORMALIZERS = frozenset({"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"})
+"""Accepted normalizers. Four chained ``Replace`` of a letter by 64 made gigabytes of a source."""
 
 _BATCH = 4096
 """Texts in one call of the library, to bound memory: the library returns some KB for each text."""
@@ -130,11 +133,24 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         )
     try:
         if whole.is_file():
+            _check_normalizer(read_json_value(whole))
             return TextTokenizer(library.Tokenizer.from_file(str(whole)))
         return TextTokenizer(_from_merges(library, vocabulary, merges))
     except Exception as error:  # noqa: BLE001  (the library raises plain Exception)
         name = whole.name if whole.is_file() else "vocab.json, merges.txt or added_tokens.json"
         raise BadInput(f"{folder}: {name} cannot be read: {error}") from None
+
+
+def _check_normalizer(content: Any) -> None:
+    """Raise ValueError for a normalizer that may make a text longer without limit."""
+    stack = [content.get("normalizer")]
+    while stack:
+        one = stack.pop()
+        if one is None:
+            continue
+        if one["type"] not in _NORMALIZERS:
+            raise ValueError(f"its normalizer {str(one['type'])[:40]!r} is not supported")
+        stack += one.get("normalizers", [])
 
 
 def _from_merges(library: Any, vocabulary: Path, merges: Path) -> Any:
@@ -143,7 +159,7 @@ def _from_merges(library: Any, vocabulary: Path, merges: Path) -> Any:
     tokenizer.decoder = library.decoders.ByteLevel()
     added = vocabulary.with_name("added_tokens.json")
     if added.is_file():
-        wanted = json.loads(added.read_text(encoding="utf-8"))
+        wanted = read_json_value(added)
         for token, number in sorted(wanted.items(), key=lambda item: item[1]):
             tokenizer.add_tokens([library.AddedToken(token, normalized=False)])
             if tokenizer.token_to_id(token) != number:

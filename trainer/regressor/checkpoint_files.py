@@ -8,6 +8,7 @@ This module knows no architecture and downloads nothing.
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,12 @@ def check_header(path: Path) -> None:
 
 
 def _tensors_in_pickle(path: Path) -> list[tuple[str, torch.Tensor]]:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as packed:
+            entries = packed.infolist()
+        is_plain = all(one.compress_type == zipfile.ZIP_STORED for one in entries)
+        if not is_plain or sum(one.file_size for one in entries) > path.stat().st_size:
+            raise BadInput(f"{path}: is compressed; PyTorch writes no such file")
     state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
         raise BadInput(f"{path}: holds {type(state).__name__}, not tensors by name")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from llmperf_common.features.features import named_features
+from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Tokens
 from trainer.errors import BadInput
 from trainer.interface import Floats, Predicted, Predictor, Rows
@@ -158,7 +159,7 @@ class RegressorPredictor:
             BadInput: A file is missing or damaged.
         """
         try:
-            facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+            facts = read_json_value(folder / FACTS_FILE)
             packing = PackingConfig.from_mapping(facts["packing"])
             offset = facts["offset"]
         except (OSError, ValueError, KeyError, TypeError) as error:

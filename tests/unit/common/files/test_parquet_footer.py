@@ -84,3 +84,31 @@ def test_a_footer_longer_than_its_file_or_than_any_of_ours(length: int) -> None:
     data = b"PAR1" + bytes(20) + length.to_bytes(4, "little") + b"PAR1"
     with pytest.raises(ValueError, match="exceeds"):
         list(column_chunks(memoryview(data)))
+
+
+NULLS = {
+    "a list of a fixed length": pa.list_(pa.float64(), 20_000_000),
+    "a wide binary": pa.binary(200_000_000),
+    "many levels": pa.list_(pa.list_(pa.list_(pa.list_(pa.list_(pa.list_(
+        pa.list_(pa.list_(pa.list_(pa.list_(pa.int8())))))))))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NULLS.values(), ids=NULLS)
+def test_nulls_that_take_any_memory_are_refused_unread(kind: pa.DataType) -> None:
+    """A null of a fixed length takes that length; a file of 2 KB took 5 GiB."""
+    schema = pa.schema([("a", pa.int64()), ("x", kind)])
+    stream = io.BytesIO()
+    pq.write_table(schema.empty_table(), stream)
+    data = pa.py_buffer(stream.getvalue())
+    with pytest.raises(ValueError, match="column 'x'"):
+        check_memory(data)
+    check_memory(data, ["a"])
+
+
+def test_each_level_of_lists_counts() -> None:
+    kind = pa.list_(pa.list_(pa.list_(pa.list_(pa.int8()))))
+    stream = io.BytesIO()
+    pq.write_table(pa.table({"x": pa.nulls(12_000_000, kind)}), stream)
+    with pytest.raises(ValueError, match="decompressed it would take"):
+        check_memory(pa.py_buffer(stream.getvalue()))

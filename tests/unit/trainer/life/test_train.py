@@ -99,6 +99,16 @@ def test_the_gbdt_clears_the_bar_and_beats_the_global_median_everywhere():
     assert seen["regret_mean_percent"] < seen["regret_random_percent"]
 
 
+@pytest.mark.parametrize("units", ["family_id", "suite"])
+def test_other_families_or_suites_make_another_run(small, units):
+    """The split follows from them: a resumed run would score kernels that it was fitted on."""
+    config = load_train_config("gbdt")
+    moved = getattr(small, units).copy()
+    moved[0] = "another"
+    other = dataclasses.replace(small, **{units: moved})
+    assert run_identity(other, config) != run_identity(small, config)
+
+
 @pytest.mark.parametrize("log2_ns", [10.0, 14.0, 20.0])
 def test_a_constant_predictor_fails_the_bar(log2_ns):
     """Whatever the constant is, also one far better placed than the global median of the train part."""

@@ -153,6 +153,18 @@ def test_a_folder_with_tokenizer_json_is_taken_as_it_is_but_not_cut(tmp_path):
     assert loaded.text(loaded.ids([TEXTS[0]])[0]) == TEXTS[0]
 
 
+def test_a_normalizer_that_makes_texts_longer_is_refused(tmp_path):
+    """Four of these, one after another, made 8 GB of a kernel's source."""
+    tokenizer = gpt2_like(TEXTS)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 64}
+    content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, longer]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match="'Replace' is not supported"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize(
     "files",
     [

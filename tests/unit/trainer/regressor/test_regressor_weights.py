@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,20 @@ def test_every_form_of_a_checkpoint_loads(tmp_path: Path, config: dict[str, Any]
     with torch.no_grad():
         expected = theirs(input_ids=ids).last_hidden_state
     assert (hidden_states(ours.eval(), ids) - expected).abs().max() <= 1e-4
+
+
+def test_a_compressed_pickle_is_refused_unread(tmp_path: Path) -> None:
+    """28 MB of it became 6.5 GiB."""
+    save_tiny(tmp_path)
+    packed = as_bin(tmp_path)
+    with zipfile.ZipFile(packed) as plain:
+        content = {name: plain.read(name) for name in plain.namelist()}
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as again:
+        for name, data in content.items():
+            again.writestr(name, data)
+    spec = make_spec("codegen", read_backbone_config(tmp_path, make_spec("codegen").config))
+    with pytest.raises(BadInput, match="is compressed"):
+        load_backbone(build_regressor(spec), tmp_path)
 
 
 KINDS = {
