@@ -1,0 +1,83 @@
+"""Processor time that the memory analysis of a kernel takes, the choice of inputs included.
+
+``python -m benchmarks.collecting.analysis_cost CORPUS.parquet --kernels 300 --seed 0 --out
+FILE.csv``
+
+Random kernels of CORPUS with a signature are analysed by one child process, as ``llmperf collect``
+does it, and the time of all child processes is read each time a kernel is finished. FILE gets this
+time for each finished kernel, in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import random
+import resource
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from workers.corpus.parquet import Corpus, read_corpus
+from workers.discovery.find import NoDevice, choose
+from workers.execution.analyse_ahead import analyse_corpus
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--kernels", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout-s", type=float, default=60.0)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    usable = [
+        replace(one, analysis=None)
+        for one in read_corpus(arguments.corpus).kernels
+        if one.failure is None and one.signature is not None
+    ]
+    draws = random.Random(arguments.seed)  # noqa: S311  (no secret)
+    drawn = tuple(draws.sample(usable, min(arguments.kernels, len(usable))))
+    ref = choose("cpu")
+    if isinstance(ref, NoDevice):
+        sys.exit(ref.message())
+    totals = [_used_s()]
+    analyse_corpus(
+        Corpus(kernels=drawn, sha256=""),
+        ref,
+        num_children=1,
+        timeout_s=arguments.timeout_s,
+        progress=lambda _done, _all: totals.append(_used_s()),
+    )
+    costs = [after - before for before, after in itertools.pairwise(totals)]
+    with arguments.out.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["number", "cpu_s"])
+        writer.writerows([number, f"{cost:.2f}"] for number, cost in enumerate(costs))
+    sys.stdout.write(
+        f"{len(costs)} kernels: mean {statistics.mean(costs):.2f}, "
+        f"median {statistics.median(costs):.2f} CPU-seconds\n"
+    )
+    return 0
+
+
+def _used_s() -> float:
+    """Return the processor time of all child processes, of those that run and of those ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = ended.ru_utime + ended.ru_stime
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit(main())
