@@ -23,6 +23,7 @@ from cluster.pool.slot_records import SlotState
 from cluster.pool.slots import ActorSlot
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.failures import OK_STATUS
+from llmperf_common.installation import loaded_installation
 from llmperf_common.records import Device
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import latest_manifest
@@ -105,6 +106,7 @@ def collect_on_cluster(
         StoreError: The dataset cannot be used.
     """
     started_s = time.monotonic()
+    installation = loaded_installation()
     limits = config.limits
     # Only the driver checks the limits of the whole run, because an actor knows its own rows only.
     theirs = config.model_copy(
@@ -113,7 +115,12 @@ def collect_on_cluster(
 
     def spec_of(slot: ActorSlot) -> ActorSpec:
         return ActorSpec(
-            slot=slot, location=location, ledger=ledger, state_folder=state_folder, config=theirs
+            slot=slot,
+            location=location,
+            ledger=ledger,
+            state_folder=state_folder,
+            config=theirs,
+            files_sha256=installation.sha256,
         )
 
     hosts: set[str] = set()
@@ -300,7 +307,7 @@ def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> 
         ]
     )
     kinds = {record.report.kind if record.report else None for record in records}
-    if kinds and kinds <= {FailureKind.STORE, FailureKind.FOREIGN}:
+    if kinds and kinds <= {FailureKind.STORE, FailureKind.FOREIGN, FailureKind.CHANGED}:
         return StoreError(text)
     if kinds == {FailureKind.NO_BUILD}:
         return NothingCompilesError(text)

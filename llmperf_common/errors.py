@@ -23,6 +23,7 @@ class is declared beside the code that raises it and carries its exit code::
     |   +-- SeenRows              rows of families that the model was trained on
     |   +-- FitFailed             a fit cannot continue; its last complete checkpoint stays
     +-- FirstProcessFailedError   (torchrun, Ray) the first process failed; exit code: an argument
+    +-- InstallationChanged    3  LLMPerf's own files changed while it ran
     +-- UnfitFileError         3  a file that is not regular, outside of its folder, or too large
     +-- UnknownFeatureError    3  a model needs a feature that does not exist; also a ValueError
     +-- DeviceLostError        4  the device cannot be opened, or is lost

@@ -1,6 +1,7 @@
 """A private Ray cluster of this process: it listens on loopback only and requires a secret token.
 
-Owns the rule that a local ``--cluster`` is not reachable over the network. The Ray module is an
+Owns the rule that a local ``--cluster`` is not reachable over the network or by other users of the
+host: Ray's logs and sockets lie in a folder that only this user can enter. The Ray module is an
 argument, because only the packages that use Ray import it. A cluster that a user has started keeps
 the addresses and the token that were given to ``ray start``.
 """
@@ -8,11 +9,17 @@ the addresses and the token that were given to ``ray start``.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import ipaddress
 import logging
 import os
 import secrets
+import shutil
+import stat
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 _logger = logging.getLogger(__name__)
@@ -22,6 +29,14 @@ _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 it Ray replaces even 127.0.0.1 by the host's network address and listens on all interfaces."""
 OWN_ADDRESSES: Final = ("", "local")
 """Values of ``RAY_ADDRESS`` that name no existing cluster."""
+_MOST_CHARACTERS: Final = 18
+"""Maximum length of a temporary folder's path: the paths of Ray's sockets below it have up to 89
+more characters, and Linux allows 107 in all."""
+_PREFIX: Final = "llmperf-ray-"
+_LOCK: Final = "in-use"
+"""File in the folder that is locked while its process lives."""
+_STARTING_S: Final = 60
+"""Age of a folder from which on its process has certainly locked it, in seconds."""
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -48,8 +63,17 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
             ray.__version__,
         )
     token = {} if any(map(os.environ.get, _TOKEN_VARIABLES)) else _new_token()
-    with _environment(ray, {**_LOOPBACK, "RAY_AUTH_MODE": "token", **token}):
-        ray.init(address="local", log_to_driver=False, logging_level=logging.WARNING, **options)
+    with (
+        _private_folder() as folder,
+        _environment(ray, {**_LOOPBACK, "RAY_AUTH_MODE": "token", **token}),
+    ):
+        ray.init(
+            address="local",
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            _temp_dir=folder,
+            **options,
+        )
         try:
             address = ray.util.get_node_ip_address()
             if not ipaddress.ip_address(address).is_loopback:
@@ -61,6 +85,44 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[str]:
+    """Yield a new folder that only this user can enter; it stays after an error, for its logs.
+
+    In Ray's default, ``/tmp/ray``, every user can rename files. ``RAY_TMPDIR`` names another place.
+    Folders of processes that were killed are removed first.
+    """
+    wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    root = wanted if len(wanted) <= _MOST_CHARACTERS else "/tmp"  # noqa: S108
+    _remove_abandoned(Path(root))
+    folder = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
+    with Path(folder, _LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it when this process ends
+        try:
+            yield f"{folder}/r"  # Ray opens its own folder to all users
+        except Exception:
+            Path(folder, _LOCK).unlink()  # so that no later run removes the folder
+            _logger.warning("Ray's logs are kept in %s", folder)
+            raise
+        except BaseException:  # such as Ctrl-C
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove this user's folders whose process has ended without removing its folder."""
+    for folder in root.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found = folder.lstat()
+            is_old = time.time() - found.st_mtime > _STARTING_S
+            if not (stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and is_old):
+                continue
+            with (folder / _LOCK).open("rb+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _new_token() -> dict[str, str]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+from llmperf_common.config import ConfigError
 from llmperf_common.extras import require
 from llmperf_common.ledger.attach import LedgerLocation, SqliteLocation, ledger_folder
 from llmperf_common.store.files.location import local_folder, state_name
 from llmperf_common.store.manifests.run import RunRecord
 
 SQLITE = "sqlite"
+_MOST_BYTES = 482
+"""Maximum length of the path of a SQLite ledger's folder. SQLite opens files with paths of up to
+504 bytes; a new ledger's file has a name of up to 21 bytes, such as .tmp-4194304-1.sqlite."""
 
 
 def ledger_locations(
@@ -28,9 +33,11 @@ def ledger_locations(
         MissingExtra: The client library of Redis is not installed.
         LedgerUrlError: The URL is invalid, or its server is too old.
         LedgerAwayError: The server cannot be reached, or refuses to serve us.
+        ConfigError: The path of the SQLite ledger is too long.
     """
     if ledger == SQLITE:
         dataset = local_folder(location)
+        _check_length(sqlite_folder(location, state_folder, "0" * 20))
 
         def sqlite_location(run: RunRecord) -> LedgerLocation:
             folder = sqlite_folder(location, state_folder, run.run_id)
@@ -42,6 +49,19 @@ def ledger_locations(
 
     folder = local_folder(location)
     return redis_locations(ledger, location if folder is None else str(folder.absolute()))
+
+
+def _check_length(folder: Path) -> None:
+    """Raise ConfigError if SQLite cannot open files in ``folder``.
+
+    This comes before anything is written: otherwise the folder would hold a run without a ledger.
+    """
+    num_bytes = len(os.fsencode(folder.resolve()))
+    if num_bytes > _MOST_BYTES:
+        raise ConfigError(
+            f"{folder}: the path of the ledger's folder is too long: it has {num_bytes} bytes, and "
+            f"SQLite allows {_MOST_BYTES}: choose a shorter path for --out"
+        )
 
 
 def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path:

@@ -143,6 +143,13 @@ class RedisLedger:
         found = [self._run("unknown", *some) for some in _pieces(names)]
         return [name.decode() for some in found for name in some]
 
+    def check_names(
+        self, names: Sequence[str], *, checker: str, number: int, after: int
+    ) -> list[str] | None:
+        """Return those of ``names`` that no recorded shard has; note the check's number."""
+        state, *found = self._run("check_names", checker, number, after, *names)
+        return [name.decode() for name in found] if state == b"checked" else None
+
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
         for some in _pieces(names):

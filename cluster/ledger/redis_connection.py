@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import redis  # noqa: TID251
 from redis.backoff import NoBackoff  # noqa: TID251
 from redis.retry import Retry  # noqa: TID251
 
 from cluster.ledger.redis_errors import as_ours, repeats_password
+from cluster.ledger.redis_greeting import NotRedisError, greet
 from cluster.ledger.redis_rights import rehearsal
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ledger.protocol import LedgerAwayError
@@ -22,6 +24,8 @@ from llmperf_common.masking import MASK, masked, public_url
 RedisClient = redis.Redis
 _TIMEOUT_S = 10.0
 _LEAST_VERSION = (6, 2)
+_NONSENSE = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What the client library raises if it cannot make sense of an answer."""
 
 
 class LedgerUrlError(LlmperfError, ValueError):
@@ -63,16 +67,44 @@ def connect(url: str) -> RedisClient:
     with closed_if_refused(client):
         try:
             with told_as_ours(client):
+                _greet(client)
                 version = str(client.info("server")["redis_version"])
-        except redis.RedisError as error:  # no such database, no command INFO, or no Redis server
+            is_too_old = tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION
+        except redis.RedisError as error:  # no such database, or no command INFO
             raise LedgerUrlError(
                 f"{named}: its server cannot be used: {masked(str(error), url)}"
             ) from None
-        if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
+        except (NotRedisError, *_NONSENSE) as error:
+            is_stranger = isinstance(error, NotRedisError)
+            what = str(error) if is_stranger else "it does not answer INFO as such a server does"
+            raise LedgerUrlError(
+                f"{named}: its server cannot be used: it is no Redis server: {what}; check host "
+                "and port"
+            ) from None
+        if is_too_old:
             raise LedgerUrlError(
                 f"{named}: its server is Redis {version}, but LLMPerf needs Redis 6.2 or newer"
             )
     return client
+
+
+def _greet(client: RedisClient) -> None:
+    """Raise an error if the server does not speak Redis's protocol."""
+    connection: Any = client.connection_pool.make_connection()
+    try:
+        # Private, but it is the only part of the library that makes a connection as the URL says,
+        # with TLS or through a unix socket, and does not read from it.
+        server = connection._connect()
+    except TimeoutError:
+        raise redis.TimeoutError("Timeout connecting to server") from None
+    except OSError:
+        return  # the client library meets the same and reports it
+    try:
+        greet(server, timeout_s=_TIMEOUT_S)
+    except TimeoutError:
+        raise redis.TimeoutError("Timeout reading from socket") from None
+    finally:
+        server.close()
 
 
 @contextlib.contextmanager

@@ -97,6 +97,15 @@ class TimedLedger:
         """Return those of ``names`` that were never recorded."""
         return self._timed("unknown", lambda: self._ledger.unknown(names))
 
+    def check_names(
+        self, names: Sequence[str], *, checker: str, number: int, after: int
+    ) -> list[str] | None:
+        """Return those of ``names`` that were never recorded."""
+        return self._timed(
+            "check_names",
+            lambda: self._ledger.check_names(names, checker=checker, number=number, after=after),
+        )
+
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
         self._timed("mark_published", lambda: self._ledger.mark_published(names))

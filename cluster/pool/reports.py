@@ -43,6 +43,8 @@ class FailureKind(StrEnum):
     """The node cannot reach the dataset or the ledger, so the slot is tried again for a while."""
     FOREIGN = "foreign"
     """The dataset's name leads to another folder on this node, so the slot is drained."""
+    CHANGED = "changed"
+    """LLMPerf's files on the node are not the driver's, so the slot is drained."""
     INTERNAL = "internal"
     """LLMPerf has a bug. The slot is tried again, as after the death of an actor."""
 
@@ -71,6 +73,8 @@ class ActorSpec:
         sentinel_baseline_ns: the sentinel's first time, if an earlier actor was drained for drift;
             one reading then shows whether the device is fast again. If it is None, the actor's own
             first readings are the baseline.
+        files_sha256: hash of the driver's files (``llmperf_common.installation``), which the
+            actor's must equal.
     """
 
     slot: ActorSlot
@@ -78,6 +82,7 @@ class ActorSpec:
     ledger: str = field(repr=False)  # a URL may contain a password
     state_folder: Path
     config: ClusterCollectConfig
+    files_sha256: str
     sentinel_baseline_ns: float | None = None
 
 

@@ -23,6 +23,7 @@ from cluster.pool.reports import ActorReport, ActorSpec, ActorState, DrainCause,
 from cluster.ray.pinning import NoSlotDevice, device_of_slot
 from cluster.telemetry.metrics import Meter, MetricsObserver, SilentMeter
 from llmperf_common.extras import MissingExtra
+from llmperf_common.installation import InstallationChanged, loaded_installation
 from llmperf_common.ledger.attach import process_name
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Lease, LedgerAwayError
@@ -59,6 +60,7 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (DeviceLostError, FailureKind.DEVICE),
     (NothingCompilesError, FailureKind.NO_BUILD),
     (ForeignFolderError, FailureKind.FOREIGN),
+    (InstallationChanged, FailureKind.CHANGED),
     (StoreError, FailureKind.STORE),
     (LedgerAwayError, FailureKind.STORE),
     (MissingExtra, FailureKind.DEVICE),
@@ -167,6 +169,7 @@ class CollectActor:
 
     def _open_and_collect(self, logs: EventLogHandler) -> None:
         spec = self._spec
+        loaded_installation().require(spec.files_sha256, "the process that started the run")
         ref = device_of_slot(spec.slot.device, self._gpu_ids)
         if isinstance(ref, NoSlotDevice):
             raise DeviceLostError(ref.reason)

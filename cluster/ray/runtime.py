@@ -21,6 +21,7 @@ from cluster.pool.reports import ActorReport, ActorSpec
 from cluster.pool.runtime import ActorGone, ClusterAddressError
 from cluster.pool.slots import ClusterNode
 from cluster.ray.actor import CollectActor
+from cluster.ray.head_watch import OWN_HEAD_S, head_watched, joined_head_s
 from cluster.telemetry.metrics import METRICS, TAGS, Metric, MetricKind
 from llmperf_common.masking import public_url
 from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
@@ -179,14 +180,18 @@ def connected() -> Iterator[RayRuntime]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_of_our_own() if is_own else _joined(address))
-        except (ValueError, ConnectionError, RuntimeError) as error:
+        except (ValueError, OSError, RuntimeError) as error:
             raise ClusterAddressError(
                 f"cannot start Ray here: {short_reason(error)}"
                 if is_own
                 else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: "
-                f"{short_reason(error)}: name HOST:PORT of its head (6379 by default; http://… is "
-                "for `ray job submit --address`), and use its versions of Ray and Python"
+                f"{short_reason(error)}: set RAY_ADDRESS to HOST:PORT of the cluster's head "
+                "(default port 6379; http://… is for `ray job submit --address`); the cluster must "
+                "have this machine's versions of Ray and Python"
             ) from error
+        limit_s = OWN_HEAD_S if is_own else joined_head_s()
+        head = ray.get_runtime_context().gcs_address
+        stack.enter_context(head_watched(head, limit_s=limit_s))
         yield RayRuntime()
 
 

@@ -12,7 +12,7 @@ every shard of a manifest, then no other shard in the ledger contains a task of 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -59,7 +59,7 @@ def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
         if num_listed + _num_tasks(unlisted) < num_done:
             unlisted = not_listed(ledger.shards(), manifest)
     return Comparison(
-        unknown=tuple(unknown_shards(ledger, manifest)) if manifest else (),
+        unknown=tuple(unknown_shards(ledger.unknown, manifest)) if manifest else (),
         unlisted=tuple(unlisted),
         num_without_shard=max(0, num_done - num_listed - _num_tasks(unlisted)),
     )
@@ -70,49 +70,52 @@ def _num_tasks(entries: Iterable[ShardEntry]) -> int:
 
 
 def unknown_shards(
-    ledger: Ledger, manifest: Manifest, *, checked: Manifest | None = None
+    ask: Callable[[Sequence[str]], list[str]],
+    manifest: Manifest,
+    *,
+    checked: Manifest | None = None,
+    further: Iterable[str] = (),
 ) -> list[str]:
-    """Return the kernels shards of ``manifest`` that ``ledger`` has never recorded.
+    """Return the kernels shards of ``manifest`` that a ledger has never recorded.
 
     A compacted shard stands for the shards that it replaces: compaction does not tell the ledger.
 
     Args:
-        ledger: the dataset's ledger.
+        ask: returns those of the given names that the ledger has not recorded. It is called at
+            least once.
         manifest: the current version.
         checked: a manifest whose shards the ledger is known to have. Segments that both manifests
             share are skipped.
+        further: names of further shards to ask for.
     """
     settled = _names(_outside(checked, manifest)) if checked else frozenset()
     parts = _outside(manifest, checked)
-    names = [
+    listed = (
         entry.name
         for entry in chain(*(part.shards for part in parts))
         if entry.table == "kernels" and entry.name not in settled
-    ]
+    )
+    names = list(dict.fromkeys(chain(listed, further)))
     unknown: list[str] = []
     stands_for: dict[str, tuple[str, ...]] | None = None
-    while names and (absent := ledger.unknown(names)):
+    while absent := ask(names):
         stands_for = dict(manifest.replaces) if stands_for is None else stands_for
         unknown += [name for name in absent if name not in stands_for]
         names = [old for name in absent for old in stands_for.get(name, ())]
     return unknown
 
 
-def has_forgotten(ledger: Ledger, manifest: Manifest, waiting: Iterable[ShardEntry] = ()) -> bool:
-    """Whether ``ledger`` was rolled back: it counts fewer finished tasks than known shards hold.
+def has_forgotten(ledger: Ledger, manifest: Manifest) -> bool:
+    """Whether ``ledger`` counts fewer finished tasks than the shards of ``manifest`` hold.
 
-    ``unknown_shards`` compares each name only once. It therefore misses a server that is later
-    restored together with its host to an earlier state, under the same name and run id. The
-    ledger's tasks are counted last: commits in the meantime can only add tasks.
+    Then it was rolled back. The opposite does not follow: other workers may have committed as many
+    tasks since. So a publisher compares names instead (``checked_names.py``).
 
     Args:
         ledger: the dataset's ledger.
-        manifest: a manifest that was read before.
-        waiting: shards that the ledger named before the manifest was read, whether the manifest
-            lists them or not.
+        manifest: a manifest that was read before: commits in the meantime can only add tasks.
     """
-    num_bound = manifest.with_shards(waiting, epoch=manifest.epoch).num_tasks
-    return ledger.counts(_ALL_TASKS).done < num_bound
+    return ledger.counts(_ALL_TASKS).done < manifest.num_tasks
 
 
 def lists_all_of(manifest: Manifest, before: Manifest) -> bool:

@@ -25,7 +25,8 @@ from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.agreement import absent_shards, compare, has_forgotten, refuse_doubled
 from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
-from llmperf_common.ledger.sqlite import SqliteLedger
+from llmperf_common.ledger.sqlite import SqliteLedger, is_ledger
+from llmperf_common.ledger.sqlite_errors import away, translated
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
 from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
@@ -39,25 +40,22 @@ _log = logging.getLogger(__name__)
 ATTACH_LOCK = "ledger/.attach.lock"
 _BUSY_TIMEOUT_S = 60.0
 _EPOCH_OF_FILE = re.compile(r"(?:ledger-|\.tmp-\d+-)(\d+)\.sqlite")
-_NETWORK_FILESYSTEMS = (
-    "nfs",
-    "cifs",
-    "smb",
-    "fuse.",
-    "lustre",
-    "ceph",
-    "beegfs",
-    "gpfs",
-    "9p",
-    "afs",
+_NETWORK_FILESYSTEMS = re.compile(
+    r"nfs|cifs|smb|fuse($|\.)|lustre|ceph|beegfs|gpfs|9p|afs|virtiofs|gfs2|ocfs2|panfs|wekafs|"
+    r"orangefs|pvfs2|glusterfs|davfs|vboxsf|prl_fs|drvfs"
 )
+_OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 class LedgerLocation(Protocol):
     """The place of a dataset's ledgers, one for each epoch."""
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
-        """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
+        """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan.
+
+        Raises:
+            LedgerAwayError: It cannot be reached now, so it may exist or not.
+        """
         ...
 
     def retire(self, *, before: int) -> None:
@@ -192,21 +190,43 @@ class SqliteLocation:
         self._is_in_dataset = is_in_dataset
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
-        """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
+        """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan.
+
+        Raises:
+            LedgerAwayError: The disk fails. The ledger may be intact, and others may use it.
+            StoreError: The disk is full.
+        """
         path = self._path(epoch)
-        if not is_own_file(path) or any(is_own_file(side) is False for side in _sides(path)):
-            return None  # a link could lead to the database of another dataset
-        connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
-        try:
-            self._configure(connection)
-            intact = connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
-            ledger = self._ledger(connection, path)
-            if intact and (ledger.epoch, ledger.plan_hash) == (epoch, plan_hash):
-                return ledger
-        except (sqlite3.DatabaseError, TypeError, FileNotFoundError):
-            pass  # the file is damaged, lacks tables, or was removed meanwhile
-        connection.close()
+        where = f"the ledger {path}"
+        with contextlib.ExitStack() as stack:
+            try:
+                path.lstat()  # raises if the folder cannot be read
+                if any(is_own_file(one) is False for one in (path, *_sides(path))):
+                    return None  # a link could lead to the database of another dataset
+                with translated(where=where, is_current=path.exists):
+                    connection = sqlite3.connect(
+                        path, isolation_level=None, timeout=_BUSY_TIMEOUT_S
+                    )
+                    stack.callback(connection.close)
+                    ledger = self._intact(connection, path)
+                    if ledger and (ledger.epoch, ledger.plan_hash) == (epoch, plan_hash):
+                        stack.pop_all()
+                        return ledger
+            except (FileNotFoundError, NotADirectoryError):
+                pass  # gone, maybe since a moment ago
+            except OSError as error:
+                raise away(error, where=where) from error
+            except (LedgerLostError, sqlite3.DatabaseError, TypeError, ValueError, ArithmeticError):
+                pass  # the file is damaged, lacks tables, or has other values than a ledger
         return None
+
+    def _intact(self, connection: sqlite3.Connection, path: Path) -> SqliteLedger | None:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        if not is_ledger(connection):
+            return None
+        self._configure(connection)
+        is_intact = connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+        return self._ledger(connection, path) if is_intact else None
 
     def retire(self, *, before: int) -> None:
         """Remove the files of older epochs, and unfinished files from crashes."""
@@ -236,8 +256,9 @@ class SqliteLocation:
             return self._ledger(connection, path)
         except (sqlite3.DatabaseError, OSError) as error:
             raise StoreError(
-                f"cannot create the ledger {path}: {error}: nothing committed is lost; "
-                "free some space there and run the same command again"
+                f"cannot create the ledger {path}: {error}: nothing committed is lost; check free "
+                "space, your quota, your permissions and the limit of file sizes (`ulimit -f`) "
+                "there, and run the same command again"
             ) from error
 
     @staticmethod
@@ -283,7 +304,11 @@ class SqliteLocation:
             return False
 
         ledger = SqliteLedger(
-            connection, clock_s=boot_clock_s, is_alive=is_alive, is_current=is_current
+            connection,
+            clock_s=boot_clock_s,
+            is_alive=is_alive,
+            is_current=is_current,
+            where=f"the ledger {path}",
         )
         is_current()  # notes the log's inode: the ledger was read, so its log exists
         return ledger
@@ -296,7 +321,7 @@ def _sides(path: Path) -> list[Path]:
 def _inode(path: Path) -> int | None:
     try:
         return path.stat().st_ino
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -320,15 +345,17 @@ def is_network_filesystem(path: Path, mounts: Path = Path("/proc/mounts")) -> bo
     target = path.resolve()
     deepest, kind = "", ""
     try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = os.fsdecode(mounts.read_bytes()).splitlines()
     except OSError:
         return False
     for line in lines:
         _, mount_point, filesystem, *_ = line.split(" ")
-        mount_point = mount_point.encode().decode("unicode_escape")
+        # Blanks and some other characters are written as three octal digits.
+        raw = _OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), os.fsencode(mount_point))
+        mount_point = os.fsdecode(raw)
         if target.is_relative_to(mount_point) and len(mount_point) >= len(deepest):
             deepest, kind = mount_point, filesystem
-    return kind.startswith(_NETWORK_FILESYSTEMS)
+    return _NETWORK_FILESYSTEMS.match(kind) is not None
 
 
 def process_name(holder: Holder) -> str:

@@ -10,7 +10,7 @@ import sqlite3
 
 from llmperf_common.ledger.protocol import SILENT_LIMIT_S, WorkerReport
 
-_TABLE = """
+HEARTBEAT_TABLE = """
 CREATE TABLE IF NOT EXISTS workers (
     worker TEXT PRIMARY KEY, at_s REAL NOT NULL, document TEXT NOT NULL
 ) WITHOUT ROWID
@@ -23,7 +23,7 @@ def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: flo
     Reports older than ``SILENT_LIMIT_S`` are deleted, and so are reports with a time in the future,
     which an earlier boot of the host wrote.
     """
-    db.execute(_TABLE)
+    db.execute(HEARTBEAT_TABLE)
     db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (worker, now_s, document))
     db.execute(
         "DELETE FROM workers WHERE at_s < ? OR at_s > ?", (now_s - SILENT_LIMIT_S, now_s + 1)

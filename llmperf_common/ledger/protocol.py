@@ -140,6 +140,22 @@ class Ledger(Protocol):
         """Return those of ``names`` that no recorded shard has."""
         ...
 
+    def check_names(
+        self, names: Sequence[str], *, checker: str, number: int, after: int
+    ) -> list[str] | None:
+        """Return those of at most 500 ``names`` that no recorded shard has; note the check.
+
+        The ledger keeps the highest number of each checker, for ever. If its number is below
+        ``after``, the ledger was restored to an earlier state: return None and note nothing.
+
+        Args:
+            names: names of shards; may be empty.
+            checker: who checks; no other process may use this name.
+            number: number of this check, higher than the checker's numbers before.
+            after: number of the checker's last check that was answered, 0 for none.
+        """
+        ...
+
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
         ...

@@ -8,10 +8,11 @@ host agree.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from llmperf_common.ledger.heartbeat_sql import put_report, read_reports
+from llmperf_common.ledger.heartbeat_sql import HEARTBEAT_TABLE, put_report, read_reports
 from llmperf_common.ledger.protocol import (
     CommitOutcome,
     Committed,
@@ -22,7 +23,7 @@ from llmperf_common.ledger.protocol import (
     TaskCounts,
     WorkerReport,
 )
-from llmperf_common.store.files.filesystem import StoreError
+from llmperf_common.ledger.sqlite_errors import away, translated
 from llmperf_common.store.manifests.manifest import ShardEntry
 
 _TABLES = """
@@ -44,8 +45,27 @@ CREATE TABLE publisher (
     host TEXT NOT NULL, boot_id TEXT NOT NULL, pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL
 );
 """
+_SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 _HOLDER = "host, boot_id, pid, start_ticks"
 _CLAIM_SCAN = 1000
+
+
+def is_ledger(connection: sqlite3.Connection) -> bool:
+    """Return whether a database has the tables of a ledger and nothing else.
+
+    The file may be of unknown origin. Reading a view could take for ever, and a trigger would
+    change what a commit writes.
+    """
+    found = set(connection.execute(_SCHEMA))
+    return bool(found) and found <= _known_schema()
+
+
+@functools.cache
+def _known_schema() -> frozenset[tuple[str, str, str]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as empty:
+        for statement in (*_TABLES.split(";"), HEARTBEAT_TABLE):
+            empty.execute(statement)
+        return frozenset(empty.execute(_SCHEMA))
 
 
 class SqliteLedger:
@@ -56,6 +76,7 @@ class SqliteLedger:
         clock_s: the host's clock in seconds; all processes that share the file use the same.
         is_alive: whether a holder's process still runs.
         is_current: whether the file behind ``connection`` is still the one at its path.
+        where: the ledger's name in messages.
     """
 
     def __init__(
@@ -65,8 +86,10 @@ class SqliteLedger:
         clock_s: Callable[[], float],
         is_alive: Callable[[Holder], bool],
         is_current: Callable[[], bool],
+        where: str = "the ledger",
     ) -> None:
         self._db = connection
+        self._where = where
         self._clock_s = clock_s
         self._is_alive = is_alive
         self._is_current = is_current
@@ -167,11 +190,20 @@ class SqliteLedger:
     def unknown(self, names: Sequence[str]) -> list[str]:
         """Return those of ``names`` that no recorded shard has."""
         with self._transaction():
-            return [
-                name
-                for name in names
-                if not self._db.execute("SELECT 1 FROM shards WHERE name = ?", (name,)).fetchone()
-            ]
+            return self._without(names)
+
+    def check_names(
+        self, names: Sequence[str], *, checker: str, number: int, after: int
+    ) -> list[str] | None:
+        """Return those of ``names`` that no recorded shard has; note the check's number."""
+        key = f"checked:{checker}"
+        with self._transaction():
+            row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            noted = int(row[0]) if row else 0
+            if noted < after:
+                return None
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, max(noted, number)))
+            return self._without(names)
 
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
@@ -214,12 +246,13 @@ class SqliteLedger:
         The report does not wait for the disk: ``NORMAL`` syncs at checkpoints only. Commits stay
         durable; with ``OFF`` they would not be.
         """
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        try:
-            with self._transaction():
-                put_report(self._db, worker, document, now_s=self._clock_s())
-        finally:
-            self._db.execute("PRAGMA synchronous = FULL")
+        with self._translated():
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with self._transaction():
+                    put_report(self._db, worker, document, now_s=self._clock_s())
+            finally:
+                self._db.execute("PRAGMA synchronous = FULL")
 
     def workers(self) -> list[WorkerReport]:
         """Return each worker's last heartbeat."""
@@ -241,6 +274,14 @@ class SqliteLedger:
             for name, rows_, bytes_, sha256, tasks in rows
         ]
 
+    def _without(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that no recorded shard has."""
+        return [
+            name
+            for name in names
+            if not self._db.execute("SELECT 1 FROM shards WHERE name = ?", (name,)).fetchone()
+        ]
+
     def _meta(self, key: str) -> int | str:
         value: int | str = self._db.execute(
             "SELECT value FROM meta WHERE key = ?", (key,)
@@ -249,9 +290,9 @@ class SqliteLedger:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        if not self._is_current():
+        if not self._is_ours():
             raise LedgerLostError("the ledger's file was removed or replaced")
-        try:
+        with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -260,15 +301,16 @@ class SqliteLedger:
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
-        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
-            raise  # a bug of LLMPerf, such as a task bound twice, which attaching again would hide
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise StoreError(
-                    "no space left for the ledger: nothing committed is lost; "
-                    "free some space and run the same command again"
-                ) from error
-            raise LedgerLostError(f"the ledger cannot be used: {error}") from error
+
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
+        return translated(where=self._where, is_current=self._is_ours)
+
+    def _is_ours(self) -> bool:
+        """Whether our file is still the one at its path."""
+        try:
+            return self._is_current()
+        except OSError as error:  # the folder cannot be read at present
+            raise away(error, where=self._where) from error
 
     def _free_leased(self, tasks: range, limit: int, now_s: float) -> list[int]:
         """Return tasks of the range whose lease ran out or whose holder is dead."""

@@ -33,6 +33,7 @@ _EVENTS = (
     "did what it got no answer to",
     "lost a ledger and could not reach the next",
     "put an earlier ledger in place",
+    "restored a ledger in use",
     "a shard vanished",
     "found its folder gone",
 )

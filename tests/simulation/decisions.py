@@ -44,6 +44,8 @@ class Kind(StrEnum):
     """The next file that the process writes finds the disk full."""
     ROLL_BACK = "roll_back"
     """A user puts an earlier state of the ledger in its place, or removes its write-ahead log."""
+    RESTORE = "restore"
+    """The ledger's server is put back to an earlier state together with its host: collectors keep their connections."""
     LOSE_MANIFESTS = "lose_manifests"
     """A user removes the newest manifest (even n), all of them (n = 1) or another one."""
     LOSE_SHARD = "lose_shard"
@@ -82,6 +84,7 @@ _WEIGHTS = {
     Kind.AWAY: 4,
     Kind.NO_SPACE: 1,
     Kind.ROLL_BACK: 4,
+    Kind.RESTORE: 4,
     Kind.LOSE_MANIFESTS: 3,
     Kind.LOSE_SHARD: 2,
     Kind.LOSE_FOLDER: 2,

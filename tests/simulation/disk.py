@@ -90,15 +90,28 @@ class Disk:
         Args:
             share: of its life that is kept, from 0 to below 1.
         """
+        epoch = self._newest_with_states()
+        if epoch is not None:
+            database = self.databases.take()
+            database.deserialize(self._earlier_state(epoch, share))
+            self.ledgers[epoch] = database
+        return epoch
+
+    def restore(self, share: float) -> int | None:
+        """Put an earlier state into the newest ledger itself, which its users do not notice; return its epoch."""
+        epoch = self._newest_with_states()
+        if epoch is not None:
+            self.ledgers[epoch].deserialize(self._earlier_state(epoch, share))
+        return epoch
+
+    def _newest_with_states(self) -> int | None:
         epoch = max(self.ledgers, default=None)
-        if epoch is None or epoch not in self.ledger_states:
-            return None
+        return epoch if epoch in self.ledger_states else None
+
+    def _earlier_state(self, epoch: int, share: float) -> bytes:
         states = self.ledger_states[epoch]
         del states[int(share * len(states)) + 1 :]
-        database = self.databases.take()
-        database.deserialize(states[-1])
-        self.ledgers[epoch] = database
-        return epoch
+        return states[-1]
 
     def lock(self, name: str) -> FileLock:
         """Return the lock file of this name, made when missing."""

@@ -163,6 +163,15 @@ class WatchedLedger:
         """Return those of ``names`` that were never recorded."""
         return self._asked(f"unknown of {len(names)}", lambda: self._ledger.unknown(names))
 
+    def check_names(
+        self, names: Sequence[str], *, checker: str, number: int, after: int
+    ) -> list[str] | None:
+        """Return those of ``names`` that were never recorded, and note the check."""
+        return self._asked(
+            f"check {len(names)} names, {number} after {after}",
+            lambda: self._ledger.check_names(names, checker=checker, number=number, after=after),
+        )
+
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these."""
         self._asked("mark published", lambda: self._ledger.mark_published(names))

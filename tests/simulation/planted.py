@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from llmperf_common.ledger import attach as attach_module
-from llmperf_common.ledger.agreement import Comparison
+from llmperf_common.ledger.agreement import Comparison, unknown_shards
 from llmperf_common.ledger.attach import ATTACH_LOCK, LedgerLocation
+from llmperf_common.ledger.checked_names import CheckedNames
 from llmperf_common.ledger.protocol import CommitOutcome, Committed, Lease, Ledger
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
-from llmperf_common.store.manifests.manifest import ShardEntry
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry
 from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.upkeep import rebuild
 from llmperf_common.store.upkeep import sweep as sweep_module
@@ -158,6 +159,35 @@ def only_what_waits(ledger: Ledger, fs: Filesystem) -> Comparison:
     return Comparison(unknown=(), unlisted=tuple(ledger.unpublished()))
 
 
+def compare_each_name_once(
+    names: CheckedNames,
+    ledger: Ledger,
+    manifest: Manifest,
+    waiting: Sequence[ShardEntry],
+    *,
+    checked: Manifest | None,
+) -> list[str]:
+    """Ask only for names that were not asked for before: the ledger may have forgotten the others since."""
+    del names, waiting
+    return unknown_shards(ledger.unknown, manifest, checked=checked)
+
+
+_compare_all = CheckedNames.unknown
+
+
+def compare_what_is_listed(
+    names: CheckedNames,
+    ledger: Ledger,
+    manifest: Manifest,
+    waiting: Sequence[ShardEntry],
+    *,
+    checked: Manifest | None,
+) -> list[str]:
+    """Trust what the ledger has named a moment before."""
+    del waiting
+    return _compare_all(names, ledger, manifest, (), checked=checked)
+
+
 def sweep_by_the_manifest(fs: Filesystem, *, recorded: Collection[str]) -> SweepReport:
     """Take for an orphan whatever the current manifest does not list."""
     del recorded
@@ -178,8 +208,14 @@ PLANTED: dict[str, Planted] = {
     "outdated_ledger_is_trusted": Planted(
         replaced=(
             (attach_module, "_can_be_trusted", lambda *_: True),
-            (publishing, "unknown_shards", lambda *_, **__: []),
+            (CheckedNames, "unknown", lambda *_, **__: []),
         )
+    ),
+    "each_name_is_compared_once": Planted(
+        replaced=((CheckedNames, "unknown", compare_each_name_once),)
+    ),
+    "names_are_compared_without_the_waiting": Planted(
+        replaced=((CheckedNames, "unknown", compare_what_is_listed),)
     ),
     "folder_is_what_has_its_name": Planted(
         filesystem_class=FilesystemThatFollowsItsName,

@@ -168,6 +168,13 @@ class World:
             self.disk.coverage["put an earlier ledger in place"] += 1
             self.oracle.rolled_back(epoch)
 
+    def _restore(self, number: int, process: Process) -> None:
+        del process
+        epoch = self.disk.restore(number / 12)
+        if epoch is not None:
+            self.disk.coverage["restored a ledger in use"] += 1
+            self.oracle.rolled_back(epoch)
+
     def _lose_manifests(self, number: int, process: Process) -> None:
         del process
         names = sorted(
@@ -219,6 +226,7 @@ _ACTIONS: dict[Kind, Callable[[World, int, Process], None]] = {
     Kind.AWAY: World._away,
     Kind.NO_SPACE: World._no_space,
     Kind.ROLL_BACK: World._roll_back,
+    Kind.RESTORE: World._restore,
     Kind.LOSE_MANIFESTS: World._lose_manifests,
     Kind.LOSE_SHARD: World._lose_shard,
     Kind.LOSE_FOLDER: World._lose_folder,

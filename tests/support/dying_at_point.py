@@ -32,7 +32,9 @@ from tests.support.dying_store import VICTIM_VARIABLE, shorten_lists
 
 COMMITS_VARIABLE = "DYING_AT_POINT_COMMITS"
 NEVER = "never"
-_LEDGER_CALLS = ("claim", "commit", "elect_publisher", "unpublished", "mark_published")
+_LEDGER_CALLS = (
+    "claim", "commit", "elect_publisher", "unpublished", "check_names", "mark_published",
+)  # fmt: skip
 _HOME_CALLS = ("retire", "create")
 _STORE_CALLS = ("put_if_absent", "read_bytes", "move", "remove")
 ENCODE = "encode_table"

@@ -347,6 +347,7 @@ class LedgerContract:
             ledger.unpublished,
             ledger.shards,
             lambda: ledger.unknown(["kernels/s.parquet"]),
+            lambda: ledger.check_names([], checker="x", number=1, after=0),
             lambda: ledger.mark_published(["s"]),
             lambda: ledger.elect_publisher(holder=harness.holder(1), ttl_s=TTL_S),
             lambda: ledger.counts(TASKS),

@@ -64,4 +64,11 @@ def collect(
             observe=observe,
             skipped=corpus.skipped,
         )
-        return summarise(fs, plan, [device], reason, seconds=time.monotonic() - started_s)
+        return summarise(
+            fs,
+            plan,
+            [device],
+            reason,
+            seconds=time.monotonic() - started_s,
+            num_dropped=worker.num_dropped,
+        )

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmperf_common.installation import InstallationChanged
 from llmperf_common.ledger.attach import LedgerLocation, process_name
 from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
-from llmperf_common.store.files.filesystem import Filesystem
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.run_lock import beside_others
 from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.manifests.run import RUN_LOCK
@@ -124,6 +125,8 @@ class DeviceWorker:
         )
         self._stack.callback(self._pipeline.close)
         self._found: Device | None = None
+        self.num_dropped = 0
+        """Number of tasks that had finished when the ledger was lost, and are not committed."""
 
     @property
     def worker_id(self) -> str:
@@ -238,11 +241,12 @@ class DeviceWorker:
                 with _telling_the_end(told, control, loop), keeping(loop, pairs):
                     try:
                         _drive(loop, control, self._config, tally, self._started_s)
-                    except (DeviceLostError, NothingCompilesError):
+                    except (DeviceLostError, InstallationChanged, NothingCompilesError):
                         loop.finish()  # commit what has finished
                         raise
                     loop.finish()
-            _tidy(fs, loop)
+            self.num_dropped = loop.losses.num_dropped
+            _tidy(fs, loop, len(plan.tasks_of_class(device.device_class)))
             return loop.end_reason, device
 
     def close(self) -> None:
@@ -329,19 +333,40 @@ def _drive(
         loop.step(_POLL_S)
 
 
-def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
-    """Update the dataset card; the last collector also publishes all shards and sweeps orphans."""
+def _tidy(fs: Filesystem, loop: CollectLoop, num_tasks: int) -> None:
+    """Update the dataset card; the last collector also publishes all shards and sweeps orphans.
+
+    Raises:
+        StoreError: The ledger counts all ``num_tasks`` tasks of the device class as finished, but
+            the folder does not hold them.
+    """
     for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` also hold the lock for a moment
         with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
             if alone:
                 # Other hosts may not see the lock. So nothing is swept while they hold leases.
-                if loop.finish() and loop.num_leased() == 0:
+                is_published = loop.finish() and loop.num_leased() == 0
+                if is_published:
                     recorded = loop.recorded()
                     if recorded is not None:
                         sweep(fs, recorded=recorded)
                 update_card(fs)
+                if is_published and loop.end_reason is EndReason.COMPLETE:
+                    _check_complete(fs, num_tasks)
                 return
         time.sleep(_POLL_S)
+
+
+def _check_complete(fs: Filesystem, num_tasks: int) -> None:
+    manifest = latest_manifest(fs)
+    num_found = manifest.num_tasks if manifest is not None else 0
+    if num_found < num_tasks:
+        raise StoreError(
+            f"{fs.describe()} holds {num_found:,} tasks, but its ledger has counted all "
+            f"{num_tasks:,} as finished: committed files have vanished, or collectors of another "
+            "folder, such as a copy of this one, use the same ledger (then give each folder a "
+            "ledger of its own, such as another Redis database). What this folder holds is right: "
+            "run the same command again"
+        )
 
 
 def _run_start(

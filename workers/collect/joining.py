@@ -12,12 +12,13 @@ import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from llmperf_common.ledger.attach import LedgerLocation, attach
+from llmperf_common.ledger.attach import ATTACH_LOCK, LedgerLocation, attach
 from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.records import Device
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import Filesystem, StoreLostError
+from llmperf_common.store.files.run_lock import naming_holders
 from llmperf_common.store.manifests.epochs import EPOCHS_FOLDER
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.manifests.run import (
@@ -145,7 +146,10 @@ def attach_ledger(
     """Return the dataset's ledger, rebuilt from the shards if necessary."""
     # The index of a large plan is large, so it is not kept after this call.
     index = TaskIndex(plan)
-    return attach(fs, ledger_location, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
+    with naming_holders(fs, ATTACH_LOCK):
+        return attach(
+            fs, ledger_location, plan_hash=plan.plan_hash, index_of=index.index_of, who=who
+        )
 
 
 def ledger_opener(

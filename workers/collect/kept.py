@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from llmperf_common.ledger.protocol import Lease
+from llmperf_common.ledger.protocol import Lease, LedgerAwayError
 from llmperf_common.store.files.filesystem import (
     Filesystem,
     PosixFilesystem,
@@ -104,9 +104,19 @@ class KeptPairs:
 
 @contextlib.contextmanager
 def keeping(loop: CollectLoop, pairs: KeptPairs) -> Iterator[None]:
-    """If the dataset is lost, keep finished tasks on this host; the error names their folder."""
+    """If the dataset is lost, keep finished tasks on this host; the error names their folder.
+
+    If the ledger cannot be reached, the error says how many finished tasks are not committed.
+    """
     try:
         yield
+    except LedgerAwayError as error:
+        if not loop.in_hand:
+            raise
+        raise LedgerAwayError(
+            f"{error}; {len(loop.in_hand)} finished tasks are not committed: the next run measures "
+            "them again"
+        ) from error
     except StoreLostError as error:
         items = loop.in_hand
         if not items:

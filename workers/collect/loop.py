@@ -29,6 +29,7 @@ from llmperf_common.store.tables.shard import Encoder, encode_results
 from workers.collect.backoff import Backoff
 from workers.collect.fair_share import FairShare
 from workers.collect.loop_interfaces import EndReason, Heartbeat, LoopObserver, TaskSource
+from workers.collect.losses import Losses
 from workers.collect.outbox import Outbox
 from workers.collect.publishing import Publisher
 from workers.config import LedgerConfig, StoreConfig
@@ -103,6 +104,7 @@ class CollectLoop:
         self._ledger = attach()
         self._is_attached = True
         self._backoff = Backoff()
+        self.losses = Losses()
         self._outbox = Outbox(
             fs=fs,
             plan_hash=plan.plan_hash,
@@ -245,6 +247,7 @@ class CollectLoop:
             self._fs.check_place()  # raises before anything is dropped if the folder is lost, too
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
+            self.losses.note(self._ledger.epoch, str(error), [x.lease.task for x in self.in_hand])
             self._executor.abandon([lease.task for lease in self._executor.leases()])
             self._outbox.clear()
             self._doubtful.forget(dropped)
@@ -266,11 +269,9 @@ class CollectLoop:
 
     def _note_outage(self, error: LedgerAwayError) -> None:
         now_s = self._clock_s()
-        outage_s = self._backoff.outage_s(now_s=now_s)
-        if outage_s > self._lease.away_limit_s:
+        if self._backoff.outage_s(now_s=now_s) > self._lease.away_limit_s:
             raise error
-        wait_s = self._backoff.failed(now_s=now_s)
-        _logger.warning("%s; asking again in %g s", error, wait_s)
+        _logger.warning("%s; asking again in %g s", error, self._backoff.failed(now_s=now_s))
 
     def _await_ledger(self) -> None:
         while self._backoff.is_waiting(now_s=self._clock_s()):
@@ -322,10 +323,8 @@ class CollectLoop:
         if now_s - self._renewed_s < self._lease.lease_ttl_s / 4:
             return
         held = self._held()
-        if not held:
-            self._renewed_s = now_s
-            return
-        kept = {lease.token for lease in self._ledger.renew(held, ttl_s=self._lease.lease_ttl_s)}
+        ttl_s = self._lease.lease_ttl_s
+        kept = {one.token for one in self._ledger.renew(held, ttl_s=ttl_s)} if held else set()
         self._renewed_s = now_s
         unwritten = self._executor.leases() + self._doubtful.leases
         lost = [lease.task for lease in unwritten if lease.token not in kept]
@@ -395,6 +394,7 @@ class CollectLoop:
             return
         assert isinstance(outcome, Committed), outcome
         self._outbox.settle()
+        self.losses.committed([lease.task for lease in batch.leases])
         self._observer.committed(
             batch.stem, [item.result for item in batch.items], self._ledger.epoch
         )

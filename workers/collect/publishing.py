@@ -12,11 +12,10 @@ from functools import partial
 from llmperf_common.ledger.agreement import (
     absent_shards,
     compare,
-    has_forgotten,
     lists_all_of,
     not_listed,
-    unknown_shards,
 )
+from llmperf_common.ledger.checked_names import CheckedNames
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import Manifest, ShardEntry
@@ -53,11 +52,13 @@ class Publisher:
         self._published = published
         self._due_s = 0.0
         self._took_s = 0.0
+        self._names = CheckedNames()
         self._ledger: Ledger | None = None
         """The ledger whose shards were compared with the manifests as a whole."""
         self._last: Manifest | None = None
-        """The last manifest that this worker has published. The ledger has recorded all its shards.
-        While the manifest is kept here, its segments are neither read nor compared again."""
+        """The last manifest that this worker has published. The ledger had recorded all its shards.
+        While the manifest is kept here and the ledger is not rolled back, its segments are neither
+        read nor compared again."""
 
     def publish_if_due(self, ledger: Ledger) -> None:
         """Publish new shards if that is due and this worker is elected; raises LedgerLostError."""
@@ -110,23 +111,23 @@ class Publisher:
         """Return the committed shards that the manifests have lost, to be published again.
 
         Raises:
-            LedgerLostError: The ledger lacks shards that the manifest lists. It was rolled back and
-                leases finished tasks again, so publishing from it would double their rows.
+            LedgerLostError: The ledger lacks shards that the manifest or ``entries`` list. It was
+                rolled back and leases finished tasks again, so publishing from it would double
+                their rows.
         """
         last = self._last if self._ledger is ledger else None
-        unknown = unknown_shards(ledger, base, checked=last)
+        lost: Sequence[ShardEntry] = ()
+        if last is not None and not lists_all_of(base, last):
+            lost = not_listed(ledger.shards(), base)  # a removed manifest had listed them
+            self._check_present(lost)
+        # Last, and for all shards of the next version: from here on it does not matter what becomes
+        # of the ledger. In one state it has bound each task to one of these shards.
+        unknown = self._names.unknown(ledger, base, [*entries, *lost], checked=last)
         if unknown:
             raise LedgerLostError(
-                f"the ledger was rolled back: it lacks {unknown[0]}, which a manifest lists"
+                f"the ledger was rolled back: it lacks {unknown[0]}, which a manifest lists or "
+                "which it had recorded"
             )
-        if has_forgotten(ledger, base, entries):
-            raise LedgerLostError(
-                "the ledger was rolled back: it counts fewer tasks than its shards hold"
-            )
-        if last is None or lists_all_of(base, last):
-            return ()
-        lost = not_listed(ledger.shards(), base)  # a removed manifest had listed them
-        self._check_present(lost)
         return lost
 
     def _check_present(self, entries: Sequence[ShardEntry]) -> None:

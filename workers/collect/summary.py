@@ -56,6 +56,8 @@ class CollectSummary:
         devices: the devices of this start.
         plan_hash: identity of the plan.
         seconds: wall time of this start.
+        num_dropped: tasks that had finished in this start when the ledger was lost, and are
+            not committed since; a rebuild of the ledger may have adopted their results.
     """
 
     stop_reason: EndReason
@@ -70,6 +72,7 @@ class CollectSummary:
     plan_hash: str
     seconds: float
     noise: Noise
+    num_dropped: int = 0
 
     def __post_init__(self) -> None:
         if self.num_planned != self.num_ok + self.num_failed + self.num_pending:
@@ -93,7 +96,13 @@ class CollectSummary:
 
 
 def summarise(
-    fs: Filesystem, plan: Plan, devices: Sequence[Device], reason: EndReason, *, seconds: float
+    fs: Filesystem,
+    plan: Plan,
+    devices: Sequence[Device],
+    reason: EndReason,
+    *,
+    seconds: float,
+    num_dropped: int = 0,
 ) -> CollectSummary:
     """Count what the dataset holds, and what is missing from the plan.
 
@@ -135,6 +144,7 @@ def summarise(
         plan_hash=plan.plan_hash,
         seconds=seconds,
         noise=noise,
+        num_dropped=min(num_dropped, num_pending_tasks),
     )
 
 
