@@ -30,6 +30,9 @@ CODES = frozenset({0, 2, 3, 4, 5})
 SECONDS = 60.0
 """Of a command, on a machine that others use as well."""
 MOST_BYTES = 2**30
+MOST_OUTPUT_BYTES = 2**24
+_PART_BYTES = 2**16
+"""Capacity of a pipe."""
 _ADDRESS_SPACE_SPARE_BYTES = 3 * 2**30
 
 
@@ -234,22 +237,27 @@ def run_command(command: Sequence[str], *, seconds: float = SECONDS) -> str:
         os.close(reader)
         _in_child(command, writer)
     os.close(writer)
+    os.set_blocking(reader, False)
     deadline_s = time.monotonic() + seconds
-    peak_bytes, status = 0, None
-    while status is None:
-        peak_bytes = max(peak_bytes, _peak_of(child))
-        done, code = os.waitpid(child, os.WNOHANG)
-        if done:
-            status = code
-        elif time.monotonic() > deadline_s:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(reader)
-            return f"takes more than {seconds:.0f} s"
-        else:
-            time.sleep(0.005)
-    with os.fdopen(reader, "rb") as stream:
-        told = stream.read().decode("utf-8", "replace")
+    peak_bytes, status, output = 0, None, bytearray()
+    with os.fdopen(reader, "rb", buffering=0) as stream:
+        while status is None:
+            peak_bytes = max(peak_bytes, _peak_of(child))
+            done, code = os.waitpid(child, os.WNOHANG)
+            part = stream.read(_PART_BYTES)  # a full pipe would stop the child
+            output += part or b""
+            late = time.monotonic() > deadline_s
+            if done:
+                status = code
+            elif late or len(output) > MOST_OUTPUT_BYTES:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                much = f"writes more than {MOST_OUTPUT_BYTES >> 20} MiB"
+                return f"takes more than {seconds:.0f} s" if late else much
+            elif not part:
+                time.sleep(0.005)
+        output += stream.read() or b""
+    told = output.decode("utf-8", "replace")
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return f"ended by signal {-code}"

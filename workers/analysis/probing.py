@@ -45,17 +45,19 @@ _SCALES = (1.0, 0.5, 0.25)
 _MOST_CUT_OFF = 0.15
 """Share of probes with cut-off loops above which smaller sizes are tried."""
 HEAVY_TURNS = 2**18
-"""If a point makes more loop iterations than this, heavier points are left out, because loops with
-barriers are not cut off."""
+"""If a point makes more loop iterations than this, heavier points are left out. Loops with barriers
+cannot be cut off, so such points could take very long."""
 _FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
-"""Iterations after which loops of fitted and of held-out probes (which are larger) are cut off."""
+"""Iterations after which the loops of a probe are cut off: of a probe that forms are fitted to, and
+of a held-out probe, which is larger."""
 _MOST_TURNS = {"held-out": _HELD_OUT_TURNS, "planned": _HELD_OUT_TURNS}
 _CHUNK = 16
 _LARGEST_CHUNK = 2
 _MOST_UNCUT_WORK = 2**23
 """Largest work of a challenge to a kernel whose loops cannot be cut off."""
 _FARTHEST_BYTES = 2**38
-"""Reach in bytes above which no larger challenge is tried; a tag holds offsets below 2**43."""
+"""Offset in bytes above which no larger challenge is tried; a tag (``copy/tags.cl``) holds offsets
+below 2**43."""
 _MOST_ACCESSES = 2**22
 """Maximum product of work-items and accesses in the text; large probes with more are left out."""
 _TRIED_SCALARS = (4, 64)
@@ -194,7 +196,11 @@ class Probing:
         mode: ContentMode = DEFAULT_MODE,
         limits: Sequence[Mapping[int, int]] = (),
     ) -> tuple[ProbeRecord | None, ...]:
-        """Launch as ``run`` does; None for a point with an index too large for a tag."""
+        """Launch as ``run`` does; None for a point where an index is too large for the copy.
+
+        In the instrumented copy a pointer is a tag, which holds offsets below 2**43 bytes only
+        (``copy/tags.cl``). An access with a larger offset is ``unsupported``.
+        """
         try:
             return self.run(points, mode, limits)
         except DeviceFailure as error:
@@ -247,8 +253,8 @@ class Probing:
     ) -> list[ProbeRecord | None]:
         """Run lighter points first. Stop after one that is too heavy; later ones count as cut off.
 
-        Challenges also stop when indices come near the limit of a tag. Loop iterations decide, not
-        time, so that every machine gets the same result.
+        Challenges also stop when accesses come near the largest offset that a tag holds. Loop
+        iterations decide what is too heavy, not time, so that every machine gets the same result.
         """
         records: list[ProbeRecord | None] = [_CUT_OFF] * len(points)
         order = sorted(range(len(points)), key=lambda index: (points[index].work, index))
@@ -362,6 +368,7 @@ class Probing:
 
 
 def _is_far(record: ProbeRecord) -> bool:
+    """Whether an access is more than ``_FARTHEST_BYTES`` from its buffer's start."""
     return any(
         max(abs(one.start_bytes), abs(one.end_bytes)) > _FARTHEST_BYTES
         for one in record.access_ranges

@@ -18,6 +18,7 @@ from typing import Self
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.files.plain_files import is_own_file, open_to_append
 from llmperf_common.ids import content_id
 from llmperf_common.records import Access, ArgumentKind, Device, Kernel, LaunchConfig
 from workers.device.interface import DeviceFailure, DeviceRef, Program
@@ -38,7 +39,11 @@ _SENTINEL_WORK_ITEMS = 65_536
 def replay_ref(selector: str) -> DeviceRef:
     """Return the reference of ``replay:FILE``, with an absolute path; ValueError on a bad file."""
     path = Path(selector.removeprefix(SELECTOR_PREFIX)).resolve()
-    device = read_replay_file(path).device
+    file = read_replay_file(path)
+    device = file.device
+    count = _sentinel_count(path)
+    if file.sentinel_factors and is_own_file(count) is False:
+        raise ValueError(f"{count} is a link or not a regular file: remove it")
     return DeviceRef(
         selector=f"{SELECTOR_PREFIX}{path}", platform=device.platform, name=device.name
     )
@@ -70,7 +75,7 @@ class _Script:
         factors = self.file.sentinel_factors
         if not factors:
             return 1.0
-        with self.path.with_name(f"{self.path.name}.sentinels").open("ab") as count:
+        with os.fdopen(open_to_append(_sentinel_count(self.path)), "ab") as count:
             count.write(b".")
             count.flush()
             number = count.tell()
@@ -337,6 +342,11 @@ class ReplayLauncher:
         noise = random.Random(content_id("replay_noise", key))  # noqa: S311  (no secret)
         while True:
             yield mean_ns * (1 + file.model.noise * noise.uniform(-1, 1))
+
+
+def _sentinel_count(path: Path) -> Path:
+    """Return the file that counts the sentinel's readings, one byte for each."""
+    return path.with_name(f"{path.name}.sentinels")
 
 
 def _hang() -> None:

@@ -24,7 +24,7 @@ from workers.source.dense_accesses import dense_accesses
 from workers.source.kernel_headers import KernelHeader, kernel_headers, mentions_kernel
 from workers.source.macro_inference import ParseBudget, infer_macros
 from workers.source.preprocessor_guards import opening
-from workers.source.prune_source import prune
+from workers.source.prune_source import Pruner
 from workers.source.signature import NamedSignature, signature_of
 from workers.source.source_checks import refused
 
@@ -81,12 +81,35 @@ def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...]
         return _failure(FailureCode.COMPILER_CRASH, str(error))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
     """One parse of the text, and the inferred definitions with which it was parsed."""
 
-    parsed: ParsedSource
-    inferred: tuple[str, ...] = ()
+    def __init__(self, parsed: ParsedSource, inferred: tuple[str, ...]) -> None:
+        self.parsed = parsed
+        self.inferred = inferred
+        self._pruner: Pruner | None = None
+        self._errors_of: dict[str, list[int]] = {}
+        for number, error in enumerate(parsed.errors):
+            self._errors_of.setdefault(_without_line(error), []).append(number)
+
+    def prune(self, kernel: Function, source: str) -> bytes | None:
+        """Return what is left of the text for one kernel, or None."""
+        if self._pruner is None:
+            self._pruner = Pruner(source.encode("utf-8", "replace"), self.parsed)
+        return self._pruner.prune(kernel)
+
+    def explains(self, errors: tuple[str, ...]) -> bool:
+        """Whether the whole text gives each of these errors at least as often."""
+        return all(
+            num <= len(self._errors_of.get(text, ()))
+            for text, num in Counter(map(_without_line, errors)).items()
+        )
+
+    def errors_like(self, errors: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the errors of the whole text that differ from one of these at most in the line."""
+        texts = set(map(_without_line, errors))
+        numbers = sorted(number for text in texts for number in self._errors_of.get(text, ()))
+        return tuple(self.parsed.errors[number] for number in numbers)
 
 
 class _Reading:
@@ -115,14 +138,14 @@ class _Reading:
 
         If this parse has errors, a parse with more inferred macros comes first.
         """
-        view = _View(parsed=parse(self._source, self._options(inferred)), inferred=inferred)
+        view = _View(parse(self._source, self._options(inferred)), inferred)
         if not view.parsed.errors:
             return (view,)
         more = infer_macros(self._source, self._options(inferred), self._budget)
         if not more:
             return (view,)
         every = _merged(inferred, more)
-        return (_View(parsed=parse(self._source, self._options(every)), inferred=every), view)
+        return (_View(parse(self._source, self._options(every)), every), view)
 
     def _read(self, views: Sequence[_View], names: Set[str] | None = None) -> dict[str, ReadKernel]:
         """Read the named kernels, or all kernels, each from the first view that has it."""
@@ -179,9 +202,9 @@ class _Reading:
             signature=one.signature if is_known else None,
             failure=missing or one.failure,
             errors=parsed.errors,
-            dense=dense_accesses(parsed, function),
+            dense=dense_accesses(parsed, function) if one.signature is not None else (),
         )
-        shorter = prune(self._source.encode("utf-8", "replace"), parsed, function)
+        shorter = view.prune(function, self._source)
         if shorter is None or self._pruned_bytes + len(shorter) > MAX_PRUNED_BYTES:
             return whole
         self._pruned_bytes += len(shorter)
@@ -189,10 +212,9 @@ class _Reading:
         invented = tuple(word for word in view.inferred if _is_named(word, pruned))
         options = self._options(invented)
         again = parse(pruned, options)
-        if not _means_the_same(parsed, one, pruned, again):
+        if not _means_the_same(view, one, pruned, again):
             return whole
-        left = _without_lines(again.errors)
-        errors = tuple(error for error in parsed.errors if _without_line(error) in left)
+        errors = view.errors_like(again.errors)
         return replace(
             whole, source=pruned, build_options=options, invented=invented, errors=errors
         )
@@ -249,20 +271,14 @@ def _is_named(definition: str, text: str) -> bool:
     return re.search(rf"\b{re.escape(_name(definition))}\b", text) is not None
 
 
-def _means_the_same(
-    parsed: ParsedSource, one: NamedSignature, pruned: str, again: ParsedSource
-) -> bool:
+def _means_the_same(view: _View, one: NamedSignature, pruned: str, again: ParsedSource) -> bool:
     """Whether the shorter text gives the same kernel, and only errors that the whole text gives."""
     kernels = again.kernels
     if [kernel.name for kernel in kernels] != [one.name]:
         return False
-    if _without_lines(again.errors) - _without_lines(parsed.errors):
+    if not view.explains(again.errors):
         return False
     return signature_of(again, pruned, kernels[0]) == one
-
-
-def _without_lines(errors: tuple[str, ...]) -> Counter[str]:
-    return Counter(map(_without_line, errors))
 
 
 def _without_line(error: str) -> str:

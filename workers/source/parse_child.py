@@ -17,6 +17,7 @@ import sys
 import traceback
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.installation import check_as_parent
 from workers.sandbox.address_space import bound_growth, lower_limit
 from workers.source.front_end import ReadKernel, read_kernels
 
@@ -46,10 +47,13 @@ def answer(source: str, build_options: str) -> str:
         )
     if isinstance(found, Failure):
         return json.dumps({"failure": dataclasses.asdict(found)})
-    return json.dumps({"kernels": [_kernel(one, source) for one in found]})
+    # The kernels of a file often share errors, so each error is sent once and named by its number.
+    errors: dict[str, int] = {}
+    kernels = [_kernel(one, source, errors) for one in found]
+    return json.dumps({"errors": list(errors), "kernels": kernels})
 
 
-def _kernel(one: ReadKernel, source: str) -> dict[str, object]:
+def _kernel(one: ReadKernel, source: str, errors: dict[str, int]) -> dict[str, object]:
     found: dict[str, object] = {"name": one.name, "build_options": one.build_options}
     if one.invented:
         found["invented"] = one.invented
@@ -60,7 +64,7 @@ def _kernel(one: ReadKernel, source: str) -> dict[str, object]:
     if one.failure is not None:
         found["failure"] = dataclasses.asdict(one.failure)
     if one.errors:
-        found["errors"] = one.errors
+        found["errors"] = [errors.setdefault(error, len(errors)) for error in one.errors]
     if one.dense:
         found["dense"] = [dataclasses.asdict(access) for access in one.dense]
     return found
@@ -76,6 +80,7 @@ def _die_with_parent(parent_pid: int) -> None:
 def main() -> None:
     """Serve jobs on stdin until it closes."""
     _die_with_parent(int(sys.argv[1]))
+    check_as_parent()
     # A macro that expands for ever takes 50 MB/s, an endless file 500 MB/s. libclang ends at the
     # limit.
     bound_growth(_MAX_BYTES)

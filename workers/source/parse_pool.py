@@ -24,6 +24,7 @@ import pydantic
 from llmperf_common.errors import LlmperfError
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.least_time import DenseAccess
+from llmperf_common.installation import HASH_VARIABLE, loaded_installation
 from llmperf_common.records import Signature
 from workers.sandbox.address_space import memory_limit_text
 from workers.sandbox.child_environment import child_environment
@@ -80,6 +81,7 @@ def parse_sources(
 
     Raises:
         ParserError: The parser crashed on every source and on a known good one.
+        InstallationChanged: LLMPerf's files are not those that this process has loaded.
     """
     if not sources:
         return []
@@ -122,7 +124,7 @@ class _ParseChild:
     def __init__(self, argv: Sequence[str]) -> None:
         self._process = subprocess.Popen(
             argv,
-            env=child_environment(ONE_THREAD),
+            env=child_environment(ONE_THREAD, {HASH_VARIABLE: loaded_installation().sha256}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -132,7 +134,7 @@ class _ParseChild:
         self.line = ""
         self.is_fresh = True
         self.deadline_s = float("inf")
-        self._buffer = b""
+        self._buffer = bytearray()  # adding to bytes would copy a long answer again and again
         self._cpu_at_start_s = self._cpu_at_check_s = 0.0
         self._num_extensions = 0
 
@@ -142,7 +144,8 @@ class _ParseChild:
 
     def give(self, job: int, line: str, deadline_s: float) -> None:
         """Send a job; if the child has died, the next read reports it."""
-        self.job, self.line, self.deadline_s, self._buffer = job, line, deadline_s, b""
+        self.job, self.line, self.deadline_s = job, line, deadline_s
+        self._buffer.clear()
         self._cpu_at_start_s = self._cpu_at_check_s = self._cpu_s()
         self._num_extensions = 0
         assert self._process.stdin is not None
@@ -244,6 +247,7 @@ class _Pool:
                     self._killed.add(child.job)
                     _logger.warning("another process killed a parser; retrying once")
                 elif child.is_fresh:
+                    loaded_installation().check()  # a child refuses to start with other files
                     yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
                     continue
                 # Another process may have killed the child, or an earlier source may have damaged
@@ -262,6 +266,7 @@ class _Pool:
             yield child, _failure(FailureCode.BUILD_TIMEOUT, detail)
 
     def _start(self) -> _ParseChild:
+        loaded_installation().check()
         child = _ParseChild(self._argv)
         self._children.add(child)
         self._selector.register(child, selectors.EVENT_READ, child)
@@ -277,10 +282,10 @@ def _decoded(line: str, source: str) -> Parsed:
     answer = json.loads(line)
     if "failure" in answer:
         return _FAILURE.validate_python(answer["failure"])
-    return tuple(_kernel(one, source) for one in answer["kernels"])
+    return tuple(_kernel(one, source, answer.get("errors", [])) for one in answer["kernels"])
 
 
-def _kernel(one: dict[str, Any], source: str) -> ReadKernel:
+def _kernel(one: dict[str, Any], source: str, errors: list[str]) -> ReadKernel:
     signature, failure = one.get("signature"), one.get("failure")
     return ReadKernel(
         name=one["name"],
@@ -289,7 +294,7 @@ def _kernel(one: dict[str, Any], source: str) -> ReadKernel:
         invented=tuple(one.get("invented", ())),
         signature=None if signature is None else signature_from_json(signature),
         failure=None if failure is None else _FAILURE.validate_python(failure),
-        errors=tuple(one.get("errors", ())),
+        errors=tuple([errors[number] for number in one.get("errors", ())]),
         dense=_DENSE.validate_python(one.get("dense", ())),
     )
 

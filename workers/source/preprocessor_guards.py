@@ -19,6 +19,10 @@ _NOT_OURS = re.compile(r"__\w*|cl_\w+|CL_\w+|NVIDIA|AMD|INTEL|APPLE|MAC|cplusplu
 """Names that a compiler or device sets. To define one would pretend to be another device."""
 _SECOND_CHOICE = re.compile(r"DOUBLE|FP64|F64|HALF|FP16|DEBUG|TRACE|PRINT", re.IGNORECASE)
 
+_MAX_NESTING = _MAX_EARLIER = 64
+"""Maximum open branches of a line, and maximum earlier branches of a conditional. C99 asks compilers
+for 63 levels. Without limits, the memory would grow with the square of the number of directives."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
@@ -41,13 +45,15 @@ def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
     r"""Return the open branches of every line, outermost first; index 0 is line 1.
 
     Only a newline ends a line. Directives in comments would count, so remove comments first, but
-    keep the lines (``tokens.without_comments``). The last two results are cached, because the
-    caller asks again for each error, and there may be thousands.
+    keep the lines (``tokens.without_comments``). Of more than 64 nested branches only the outermost
+    64 are returned. The last two results are cached, because the caller asks again for each error,
+    and there may be thousands.
 
     >>> branches_by_line("#ifdef A\nint x;\n#endif")[1][0].opens
     'A'
     """
     stack: list[Branch] = []
+    around: list[tuple[Branch, ...]] = [()]
     found = []
     for line in source.split("\n"):
         match = _DIRECTIVE.match(line)
@@ -61,13 +67,24 @@ def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
             last = stack.pop()
             condition = match.group(2) if word == "elif" else ""
             opens = _opening(condition, plain=False) if condition else last.otherwise
-            stack.append(
-                Branch(opens=opens, before=(*last.before, last.opens), condition=condition)
-            )
+            before = last.before
+            if len(before) < _MAX_EARLIER:
+                before = (*before, last.opens)
+            stack.append(Branch(opens=opens, before=before, condition=condition))
         elif word == "endif" and stack:
             stack.pop()
-        found.append(tuple(stack))
+        if word:
+            _follow(stack, around)
+        found.append(around[-1])
     return found
+
+
+def _follow(stack: list[Branch], around: list[tuple[Branch, ...]]) -> None:
+    """Make the last of ``around`` the outermost branches of ``stack``, after one directive."""
+    del around[max(1, len(stack)) :]
+    if stack:
+        outer = around[-1]
+        around.append((*outer, stack[-1]) if len(outer) < _MAX_NESTING else outer)
 
 
 def openers_of(source: str, pattern: re.Pattern[str]) -> tuple[str, ...]:

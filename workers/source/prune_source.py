@@ -16,45 +16,86 @@ from workers.source.clang.nodes import Function, NodeKind, ParsedSource, reachab
 _COMMENTS_AND_TEXTS = re.compile(COMMENT_OR_TEXT.encode(), re.DOTALL)
 _DIRECTIVE = re.compile(rb"^[ \t]*#[ \t]*(\w*)([^\n]*)", re.MULTILINE)
 _OPENING = frozenset({b"if", b"ifdef", b"ifndef"})
+_TO_SEMICOLON = re.compile(rb"[ \t]*;")
 _TO_LINE_END = re.compile(rb"[ \t]*;?[ \t]*(?:\r?\n(?:[ \t]*\r?\n)*|\Z)")
 
 
-def prune(text: bytes, parsed: ParsedSource, kernel: Function) -> bytes | None:
-    """Return ``text`` without functions that ``kernel`` does not reach; None if nothing can be cut.
+class Pruner:
+    """Prunes one parsed text for its kernels; what depends on the text alone is found once."""
 
-    Args:
-        text: the file's bytes; the offsets in ``parsed`` are byte offsets in it.
-        parsed: the parsed file.
-        kernel: one of its kernels.
-    """
-    kept = _needed_keys(parsed, kernel)
-    spans = [(one.start, one.end) for one in parsed.functions.values() if one.key not in kept]
-    bodies = [span for span in spans if _is_whole_function(text[slice(*span)])]
-    if not bodies:
-        return None
-    defined = {one.key for one in parsed.functions.values() if (one.start, one.end) in bodies}
-    spans = bodies + [
-        (one.start, one.end)
-        for one in parsed.prototypes
-        if one.key in defined and _is_whole_prototype(text, one.start, one.end)
-    ]
-    return _without(text, sorted(spans))
+    def __init__(self, text: bytes, parsed: ParsedSource) -> None:
+        """Take the file's bytes and its parse; the offsets in ``parsed`` are offsets in ``text``."""
+        self._text = text
+        self._parsed = parsed
+        self._keys_of_span: dict[tuple[int, int], list[str]] = {}
+        for one in parsed.functions.values():
+            self._keys_of_span.setdefault((one.start, one.end), []).append(one.key)
+        self._whole = [
+            one
+            for one in parsed.functions.values()
+            if _is_whole_function(text[one.start : one.end])
+        ]
+        self._prototypes = [
+            one for one in parsed.prototypes if _is_whole_prototype(text, one.start, one.end)
+        ]
+        self._named_by_globals = frozenset(
+            node.key
+            for variable in parsed.globals.values()
+            for node in walk(variable)
+            if node.key in parsed.functions
+        )
+        self._ends: dict[tuple[int, int], int] = {}
 
+    def prune(self, kernel: Function) -> bytes | None:
+        """Return the text without functions that ``kernel`` does not reach, or None.
 
-def _needed_keys(parsed: ParsedSource, kernel: Function) -> set[str]:
-    functions = list(reachable(parsed, kernel))
-    keys = {one.key for one in functions}
-    # Code can also name a function without calling it (an argument of a macro, a block).
-    while functions:
-        for node in walk(functions.pop().body):
-            named = parsed.functions.get(node.key) if node.kind is NodeKind.REFERENCE else None
-            if named is not None and named.key not in keys:
-                reached = [one for one in reachable(parsed, named) if one.key not in keys]
-                keys.update(one.key for one in reached)
-                functions.extend(reached)
-    for variable in parsed.globals.values():
-        keys.update(node.key for node in walk(variable) if node.key in parsed.functions)
-    return keys
+        None: nothing can be cut.
+        """
+        kept = self._needed_keys(kernel)
+        spans = [(one.start, one.end) for one in self._whole if one.key not in kept]
+        if not spans:
+            return None
+        if self._prototypes:
+            defined = {key for span in spans for key in self._keys_of_span[span]}
+            spans += [(one.start, one.end) for one in self._prototypes if one.key in defined]
+        return self._without(sorted(spans))
+
+    def _needed_keys(self, kernel: Function) -> set[str]:
+        parsed = self._parsed
+        functions = list(reachable(parsed, kernel))
+        keys = {one.key for one in functions}
+        # Code can also name a function without calling it (an argument of a macro, a block).
+        while functions:
+            for node in walk(functions.pop().body):
+                named = parsed.functions.get(node.key) if node.kind is NodeKind.REFERENCE else None
+                if named is not None and named.key not in keys:
+                    reached = [one for one in reachable(parsed, named) if one.key not in keys]
+                    keys.update(one.key for one in reached)
+                    functions.extend(reached)
+        return keys | self._named_by_globals
+
+    def _without(self, spans: Iterable[tuple[int, int]]) -> bytes | None:
+        kept = []
+        position = 0
+        for start, end in spans:
+            if start < position:
+                return None  # functions overlap only if one macro defines both
+            kept.append(self._text[position:start])
+            position = self._end_of_cut(start, end)
+        kept.append(self._text[position:])
+        return b"".join(kept)
+
+    def _end_of_cut(self, start: int, end: int) -> int:
+        known = self._ends.get((start, end))
+        if known is None:
+            tail = _TO_LINE_END.match(self._text, end)
+            line_start = self._text.rfind(b"\n", 0, start) + 1
+            begins_line = not self._text[line_start:start].strip()
+            # Other code on the line of a cut stays. A line that becomes empty is removed together
+            # with the blank lines below it.
+            known = tail.end() if tail and begins_line else _after_semicolon(self._text, end)
+            self._ends[start, end] = known
+        return known
 
 
 def _is_whole_function(piece: bytes) -> bool:
@@ -96,26 +137,14 @@ def _is_whole_prototype(text: bytes, start: int, end: int) -> bool:
 
 
 def _ends_with_directive(text: bytes, start: int) -> bool:
-    lines = text[:start].rstrip().splitlines()
-    return bool(lines) and _DIRECTIVE.match(lines[-1]) is not None
-
-
-def _without(text: bytes, spans: Iterable[tuple[int, int]]) -> bytes | None:
-    kept = []
-    position = 0
-    for start, end in spans:
-        if start < position:
-            return None  # functions overlap only if one macro defines both
-        kept.append(text[position:start])
-        tail = _TO_LINE_END.match(text, end)
-        begins_line = not text[:start].rpartition(b"\n")[2].strip()
-        # Other code on the line of a cut stays. A line that becomes empty is removed together with
-        # the blank lines below it.
-        position = tail.end() if tail and begins_line else _after_semicolon(text, end)
-    kept.append(text[position:])
-    return b"".join(kept)
+    end = start
+    while end and text[end - 1 : end].isspace():
+        end -= 1
+    line_start = text.rfind(b"\n", 0, end) + 1
+    line_start = max(line_start, text.rfind(b"\r", line_start, end) + 1)
+    return _DIRECTIVE.match(text[line_start:end]) is not None
 
 
 def _after_semicolon(text: bytes, end: int) -> int:
-    match = re.compile(rb"[ \t]*;").match(text, end)
+    match = _TO_SEMICOLON.match(text, end)
     return match.end() if match else end

@@ -36,6 +36,9 @@ from workers.source.size_roles import size_roles
 from workers.source.static_features import static_features
 
 MAX_DIMS = 3
+MAX_ARGUMENTS = 1024
+"""Maximum arguments of a kernel. Devices take 1 to 4 KiB of arguments, and the analyses of more
+arguments would take time that grows with the square of their number."""
 _BUFFER_KINDS = {
     Space.GLOBAL: ArgumentKind.GLOBAL_BUFFER,
     Space.CONSTANT: ArgumentKind.CONSTANT_BUFFER,
@@ -104,6 +107,13 @@ def signature_of(parsed: ParsedSource, source: str, kernel: Function) -> NamedSi
     Raises:
         RecursionError: An expression is nested too deeply to be walked.
     """
+    num_arguments = len(kernel.parameters)
+    if num_arguments > MAX_ARGUMENTS:
+        detail = f"it has {num_arguments} arguments, more than {MAX_ARGUMENTS}"
+        return NamedSignature(
+            name=kernel.name,
+            failure=Failure(code=FailureCode.UNSUPPORTED, stage=Stage.SIGNATURE, detail=detail),
+        )
     accesses = AccessAnalysis(parsed).accesses(kernel)
     roles = size_roles(parsed, kernel)
     arguments = tuple(

@@ -8,6 +8,7 @@ from llmperf_common.failures import Failure
 from workers.device.interface import DeviceFailure, DeviceRef
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
+from workers.sandbox.confinement import confine
 from workers.sandbox.messages import CompilerReady, Counted, CountJob
 from workers.sandbox.processor_time import allow_cpu
 from workers.work.counting import count_launches
@@ -24,7 +25,9 @@ def main(channel: Channel, argument: str) -> None:
         channel: receives jobs, sends results.
         argument: the device's DeviceRef as JSON.
     """
-    device = open_virtual(DeviceRef(**json.loads(argument)))
+    ref = DeviceRef(**json.loads(argument))
+    confine(ref, has_small_buffers=True)
+    device = open_virtual(ref)
     channel.send(CompilerReady())
     for _ in range(_KERNELS_PER_CHILD):
         job = channel.receive()

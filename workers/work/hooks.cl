@@ -380,7 +380,8 @@ __attribute__((noinline)) ulong lp_touch(lp_ctx *c, uint site, ulong address, ul
     ulong real = lp_span(c, site, address, k < LP_BUFFERS ? min(bytes, LP_SLACK_BYTES) : bytes);
     if (k < LP_BUFFERS)
         return bytes > LP_SLACK_BYTES ? c->base[k] : real;
-    return k < LP_TAGS && bytes > c->mask[k] ? (ulong)c->spare : real;
+    ulong has = k < LP_TAGS ? c->mask[k] : LP_SLACK_BYTES;
+    return bytes > has ? (ulong)c->spare : real;
 }
 
 ulong lp_clip(lp_ctx *c, ulong index, ulong length)

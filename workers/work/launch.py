@@ -260,6 +260,8 @@ class VirtualLaunch:
                 f"loops of more than {_MOST_TURNS} iterations in {len(units)} sampled warps or "
                 "work-groups"
             )
+        if not run.rows.any(axis=1).all():  # each work-item runs at least the kernel's first block
+            raise UncountedError("the runtime has not run the launch")
         return run
 
     def _group_bytes(self, sample: Sample) -> float | None:

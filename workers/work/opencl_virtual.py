@@ -224,7 +224,7 @@ class VirtualKernel:
         out = np.zeros(RANGES_AT + 2 * len(copy.positions), np.uint64)
         self._written.clear()  # host copies for the last run, which has ended
         described_at = self._filled("in", words)
-        rows_at, seen_at = self._sized_for("rows", rows.nbytes), self._zeroed("seen", seen)
+        rows_at, seen_at = self._zeroed("rows", rows), self._zeroed("seen", seen)
         out_at = self._filled("out", out)
         met_at = self._zeroed("met", met)
         first = len(self._arguments)
@@ -287,7 +287,7 @@ class VirtualKernel:
 
     def _clear(self, buffer: cl.Buffer, num_bytes: int | None = None) -> None:
         size = buffer.size if num_bytes is None else num_bytes
-        cl.enqueue_fill_buffer(self._queue, buffer, np.zeros(1, np.uint64), 0, size)
+        cl.enqueue_fill_buffer(self._queue, buffer, np.zeros(1, np.uint32), 0, size)
 
     def _sized_for(self, name: str, num_bytes: int) -> cl.Buffer:
         """Return a buffer of at least ``num_bytes``, which is kept for the next run."""

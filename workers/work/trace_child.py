@@ -7,6 +7,7 @@ import json
 from workers.device.interface import DeviceFailure, DeviceRef
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
+from workers.sandbox.confinement import confine
 from workers.sandbox.messages import CompilerReady, Traced, TraceJob
 from workers.sandbox.processor_time import allow_cpu
 from workers.work.opening import open_virtual
@@ -15,7 +16,9 @@ from workers.work.tracing import trace_accesses
 
 def main(channel: Channel, argument: str) -> None:
     """Serve ``TraceJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
-    device = open_virtual(DeviceRef(**json.loads(argument)))
+    ref = DeviceRef(**json.loads(argument))
+    confine(ref)
+    device = open_virtual(ref)
     channel.send(CompilerReady())
     while True:
         job = channel.receive()

@@ -1,8 +1,10 @@
 """Trace one launch in this process: which work-items access which bytes of its buffers.
 
-Decides which work-groups run, and owns the bounds of columns and rows. The work-items of a group
-run together if they meet at barriers, unless some of them return earlier. ``traced.cl`` fills the
-histograms. ``trace_child.py`` calls this module in a child process that can be killed.
+The accesses to a buffer become a histogram: a column stands for some consecutive work-items, a row
+for some consecutive bytes. Decides which work-groups run, and owns the limits of columns and rows.
+The work-items of a group run together if they meet at barriers, unless some of them return earlier.
+``traced.cl`` fills the histograms. ``trace_child.py`` calls this module in a child process that can
+be killed.
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ from workers.work.units import Grid, grid_of
 COLUMNS, ROWS = 128, 64
 """Maximum columns and rows of a histogram."""
 MOST_ITEMS, MOST_GROUPS = 4096, COLUMNS
-"""Maximum work-items and work-groups of a launch that run. A count runs as many
-work-items."""
+"""Maximum work-items and work-groups of a launch that run. A count of work
+(``workers/work/launch.py``) runs at most as many work-items."""
 _MOST_TURNS = 2**24
-"""Maximum loop iterations of one run; so many take a second or two."""
+"""Maximum loop iterations of one run; this number of iterations takes a second or two."""
 _HEAD_WORDS = 8
 _LOW, _HIGH, _ACCESSES, _OUTSIDE, _FIRST, _SHIFT, _LIMIT = range(7)
-"""The words at the head of the record of one buffer and use (``traced.cl``)."""
+"""The words at the head of a record; each buffer has a record for each ``AccessUse``
+(``traced.cl``)."""
 _CUT_OFF, _LOST = 1, 4
 """Bits of a run's flags."""
 _USES = tuple(AccessUse)
@@ -113,7 +116,7 @@ def _traced(
 
 
 def traced_copy(kernel: Kernel, *, without_barriers: bool) -> CountedCopy:
-    """Return a kernel's counted copy, with the hook that records each access.
+    """Return the instrumented copy of a kernel that counts work and records each access.
 
     Raises:
         UnresolvedError: The copy cannot be made.

@@ -21,7 +21,6 @@ from llmperf_common.records import (
 )
 from tests.support.reading import kernels_from_source
 from workers.device.interface import DeviceRef
-from workers.discovery.find import NoDevice, choose
 from workers.plan.inputs import fill_spec, reference_fill
 from workers.work.opencl_virtual import OpenclVirtualDevice
 from workers.work.opening import open_virtual
@@ -50,14 +49,6 @@ FIRST_ONLY = (
 
 Seen = tuple[int, int, int]
 """Place of the work-item among those traced, first byte, bytes."""
-
-
-@pytest.fixture(scope="module")
-def ref() -> DeviceRef:
-    found = choose("cpu")
-    if isinstance(found, NoDevice):
-        pytest.skip(found.message())
-    return found
 
 
 @pytest.fixture(scope="module")

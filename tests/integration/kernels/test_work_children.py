@@ -9,17 +9,8 @@ import pytest
 
 from llmperf_common.failures import Failure, FailureCode
 from llmperf_common.features.work import Work
-from llmperf_common.records import (
-    Argument,
-    ArgumentKind,
-    Kernel,
-    LaunchArgument,
-    LaunchConfig,
-    Strategy,
-)
-from tests.support.reading import kernels_from_source
+from tests.support.factories.launch_factory import configs_of, kernel_of
 from workers.device.interface import DeviceRef
-from workers.discovery.find import NoDevice, choose
 from workers.work.children import CountedKernel, CountWork, count_all, count_work
 from workers.work.counting import count_kernel
 from workers.work.opening import open_virtual
@@ -27,45 +18,6 @@ from workers.work.opening import open_virtual
 pytestmark = pytest.mark.opencl
 
 VADD = "__kernel void vadd(__global const float *a, __global float *c, int n) { int i = get_global_id(0); if (i < n) c[i] = a[i] + 1.0f; }"
-
-
-@pytest.fixture(scope="module")
-def ref() -> DeviceRef:
-    found = choose("cpu")
-    if isinstance(found, NoDevice):
-        pytest.skip(found.message())
-    return found
-
-
-def kernel_of(source: str) -> Kernel:
-    (kernel,) = kernels_from_source(source)
-    return kernel
-
-
-def configs_of(kernel: Kernel, *sizes: int) -> list[LaunchConfig]:
-    assert kernel.signature is not None
-    return [
-        LaunchConfig(
-            sample_id=f"s{size}",
-            global_size=(size,),
-            local_size=(64,),
-            args=tuple(given(argument, size) for argument in kernel.signature.arguments),
-            regime=None,
-            strategies=(Strategy.SIMPLE,),
-            seed=size,
-        )
-        for size in sizes
-    ]
-
-
-def given(argument: Argument, size: int) -> LaunchArgument:
-    is_scalar = argument.kind is ArgumentKind.SCALAR
-    return LaunchArgument(
-        position=argument.position,
-        kind=argument.kind,
-        value=size if is_scalar else None,
-        elements=None if is_scalar else size,
-    )
 
 
 def test_a_child_counts_what_this_process_does(ref: DeviceRef) -> None:

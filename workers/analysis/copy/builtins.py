@@ -17,9 +17,7 @@ _VECTOR_ACCESS = re.compile(
 _COPIES = {"async_work_group_copy": 0, "async_work_group_strided_copy": 1}
 
 
-def stand_in(
-    name: str, function: str, pointers: tuple[str, ...], value_type: str, touch: str
-) -> str | None:
+def stand_in(name: str, function: str, pointers: tuple[str, ...], value_type: str) -> str | None:
     """Return the definition of the stand-in ``function`` for ``name``; None if none is needed.
 
     Args:
@@ -27,7 +25,6 @@ def stand_in(
         function: the stand-in's name; its first parameters are the context and the site.
         pointers: pointee types of the pointer arguments, in order.
         value_type: type of the stored value; only for stores.
-        touch: the hook for the pointer of a load or store, ``lp_touch`` or ``lp_pass``.
     """
     if name in _COPIES:
         return _copy(name, function, pointers)
@@ -39,7 +36,7 @@ def stand_in(
     stride = 4 if lanes == 3 and match["verb"].endswith("a") else lanes
     size = 2 if scalar == "half" else f"sizeof({scalar})"
     width = match["lanes"] or ""
-    real = f"({pointers[0]} *){touch}(c, site, (ulong)p + i * {stride} * {size}, {lanes} * {size})"
+    real = f"({pointers[0]} *)lp_touch(c, site, (ulong)p + i * {stride} * {size}, {lanes} * {size})"
     if match["verb"].startswith("vload"):
         result = ("float" if match["half"] else scalar) + width
         return (

@@ -12,7 +12,7 @@ from typing import Any
 
 from workers.analysis.copy.builtins import stand_in
 from workers.analysis.copy.cursors import UNEXPOSED, children_of, named_place, text_range
-from workers.analysis.copy.rewriter import CONTEXT, Rewriter, hook_of, opencl_name
+from workers.analysis.copy.rewriter import CONTEXT, Rewriter, opencl_name
 from workers.source.clang.nodes import Space, TypeClass, TypeFacts
 
 _POINTERS = frozenset({TypeClass.POINTER, TypeClass.ARRAY})
@@ -50,11 +50,23 @@ class CallRewriter:
             return []
         if self._is_defined(name):
             self._pass_context(cursor, arguments)
+        elif name == "printf":
+            arguments = self._without_output(cursor, arguments)
         elif not self._stand_in(cursor, name, arguments):
-            return [self._touched(name, one) for one in arguments]
+            return [self._touched(one) for one in arguments]
         return [(one, False) for one in arguments]
 
-    def _touched(self, name: str, argument: Any) -> tuple[Any, bool]:
+    def _without_output(self, cursor: Any, arguments: list[Any]) -> list[Any]:
+        """Keep only the values of a ``printf``: with ``%s`` it would read memory without a hook."""
+        start, end = text_range(cursor)
+        if len(arguments) < 2:
+            self._edits.replace(start, end, "0")
+            return []
+        self._edits.replace(start, text_range(arguments[1])[0], "((void)0, ")
+        self._edits.close(end - 1, ", 0")
+        return arguments[1:]
+
+    def _touched(self, argument: Any) -> tuple[Any, bool]:
         """Pass a built-in a real address; a part of a variable already has a real address."""
         kind = self._rewriter.type(argument)
         if kind.shape not in _POINTERS or kind.pointee is None:
@@ -63,9 +75,7 @@ class CallRewriter:
         if place is not None:
             return place, True
         pointer, pointee = self._in_its_own_space(argument, kind.pointee)
-        # printf prints addresses, which need no hook, and strings, which are in constant memory.
-        if name != "printf" or pointee.space is Space.CONSTANT:
-            self._rewriter.pointer(pointer, pointee)
+        self._rewriter.pointer(pointer, pointee)
         return argument, False
 
     def _in_its_own_space(self, argument: Any, pointee: TypeFacts) -> tuple[Any, TypeFacts]:
@@ -95,12 +105,11 @@ class CallRewriter:
             return False
         value_type = opencl_name(types[0])
         spellings = tuple(opencl_name(one) for one in kinds)
-        hooks = tuple(hook_of(one.space) for one in kinds)
         key = (name, spellings, value_type if name.startswith("vstore") else "")
         function = self._sites.stand_ins.get(key)
         if function is None:
             function = f"lp_{name}_{len(self._sites.stand_ins)}"
-            definition = stand_in(name, function, spellings, value_type, hooks[0])
+            definition = stand_in(name, function, spellings, value_type)
             if definition is None:
                 return False
             self._sites.stand_ins[key] = function

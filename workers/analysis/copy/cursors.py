@@ -14,7 +14,7 @@ from clang import cindex
 
 MEMBER, CALL, SUBSCRIPT, UNARY = 102, 103, 113, 112
 VARIABLE, PARAMETER, REFERENCE = 9, 10, 101
-UNEXPOSED, PAREN, TYPE_REF, FIRST_ATTRIBUTE = 100, 111, 43, 400
+UNEXPOSED, STRING, PAREN, TYPE_REF, FIRST_ATTRIBUTE = 100, 109, 111, 43, 400
 _ADDRESS_OF, _DEREFERENCE = 5, 6
 _BINARY, _DIVISIONS = frozenset({114, 115}), frozenset({4, 5, 24, 25})
 POINTER = 101
@@ -124,14 +124,24 @@ def named_place(pointer: Any) -> Any | None:
 
 
 def holds_addresses(variable: Any) -> bool:
-    """Whether the initialiser of a variable names another variable."""
+    """Whether the initialiser of a variable names another variable, or has a string."""
     stack = children_of(variable)
     while stack:
         one = stack.pop()
+        if one._kind_id == STRING:
+            return True
         if one._kind_id == REFERENCE and one.referenced._kind_id == VARIABLE:
             return True
         stack.extend(children_of(one))
     return False
+
+
+def only_string(variable: Any) -> Any | None:
+    """Return the string that initialises a pointer; None if the initialiser is anything else."""
+    values = children_of(variable)
+    while values and values[-1]._kind_id in {UNEXPOSED, PAREN}:
+        values = children_of(values[-1])
+    return values[-1] if values and values[-1]._kind_id == STRING else None
 
 
 def _is_vector(operands: list[Any]) -> bool:

@@ -85,7 +85,8 @@ ulong lp_touch(lp_ctx *c, uint site, ulong address, ulong bytes)
     uint k = lp_number(address);
     if (k < LP_BUFFERS)
         return bytes > LP_SLACK_BYTES ? c->base[k] : real;
-    return k < LP_TAGS && bytes > c->mask[k] ? (ulong)c->spare : real;
+    ulong has = k < LP_TAGS ? c->mask[k] : LP_SLACK_BYTES;
+    return bytes > has ? (ulong)c->spare : real;
 }
 
 // Returns an index into an array of fixed size, folded back if it is beyond the end.

@@ -9,12 +9,6 @@ ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
     return lp_touch(c, 0, address, bytes);
 }
 
-// An access through a pointer that may also point to a string.
-ulong lp_pass(lp_ctx *c, uint site, ulong address, ulong bytes)
-{
-    return lp_number(address) < LP_TAGS ? lp_touch(c, site, address, bytes) : address;
-}
-
 // Returns the tag of a variable whose address is taken, and registers its real address and size.
 ulong lp_named(lp_ctx *c, uint variable, ulong address, ulong bytes)
 {
@@ -23,6 +17,9 @@ ulong lp_named(lp_ctx *c, uint variable, ulong address, ulong bytes)
     c->mask[k] = bytes;
     return LP_TAG(k);
 }
+
+// Makes the tag of a variable invalid when the function that has it returns.
+#define LP_FORGET(VARIABLE) lp_c->mask[LP_BUFFERS + VARIABLE] = 0
 
 // Returns how many of `wanted` bytes lie behind an address.
 ulong lp_room(lp_ctx *c, ulong address, ulong wanted)

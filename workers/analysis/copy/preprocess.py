@@ -1,61 +1,39 @@
 """Expand the macros of a kernel file, so that every access is in the text and can be rewritten.
 
-Owns the preprocessor's predefined macros, which are those of an OpenCL C 1.2 device with doubles.
-Uses pcpp (a C99 preprocessor in Python), because libclang gives no preprocessed text.
+Uses pcpp (a C99 preprocessor in Python), because libclang gives no preprocessed text. Replaces the
+parts of pcpp that differ from a compiler: its tokens (``preprocessor_tokens.py``) and the value of
+``#if`` (``conditions.py``). ``device_macros.py`` owns the macros of the devices.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pcpp import Action, OutputDirective, Preprocessor
+from pcpp.evaluator import Value
 
+from workers.analysis.copy.conditions import CLANG_INTMAX_BITS, INTMAX_BITS, is_true
+from workers.analysis.copy.device_macros import (
+    ANOTHER_DEVICE,
+    DEVICE_MACRO,
+    KEYWORDS,
+    KNOWN_IN_CONDITIONS,
+    PREDEFINED,
+)
+from workers.analysis.copy.preprocessor_tokens import kept_apart, new_lexer
 from workers.device.opencl.build_options import parser_options
 
 MAX_EXPANDED_CHARACTERS = 4 * 2**20
 MAX_EXPANDED_TOKENS = 2**16
 """Maximum number of tokens. A larger expansion is a macro bomb, not a kernel."""
 
-_PREDEFINED = (
-    "__OPENCL_VERSION__ 120",
-    "__OPENCL_C_VERSION__ 120",
-    "__OPENCL__ 1",
-    "CL_VERSION_1_0 100",
-    "CL_VERSION_1_1 110",
-    "CL_VERSION_1_2 120",
-    "__ENDIAN_LITTLE__ 1",
-    "cl_khr_fp64 1",
-    "cl_khr_byte_addressable_store 1",
-    "cl_khr_global_int32_base_atomics 1",
-    "cl_khr_global_int32_extended_atomics 1",
-    "cl_khr_local_int32_base_atomics 1",
-    "cl_khr_local_int32_extended_atomics 1",
-    "cl_khr_int64_base_atomics 1",
-    "cl_khr_int64_extended_atomics 1",
-)
-_ANOTHER_DEVICE = (
-    "__OPENCL_VERSION__ 300",
-    "__OPENCL_C_VERSION__ 300",
-    "CL_VERSION_2_0 200",
-    "CL_VERSION_3_0 300",
-    "__IMAGE_SUPPORT__ 1",
-    "__FAST_RELAXED_MATH__ 1",
-    "__clang__ 1",
-    "__GPU__ 1",
-    "cl_khr_3d_image_writes 1",
-    "cl_khr_fp16 1",
-    "cl_khr_subgroups 1",
-    "cl_nv_compiler_options 1",
-    "cl_nv_pragma_unroll 1",
-)
-"""Macros that only some devices define, or define with other values."""
-_DEVICE_MACRO = re.compile(
-    r"\b(?:__OPENCL_\w+|CL_VERSION_\w+|__IMAGE_SUPPORT__|__FAST_\w+|__clang__|__GPU__"
-    r"|cl_(?:khr|nv)_\w+)"
-)
+_MAX_DEVICES = 8
+"""Maximum number of devices that are tried, each with one macro of the text beyond the usual."""
+_CONDITION = re.compile(r"#\s*(?:el)?if\b")
+_PREDEFINED_NAMES = frozenset(macro.split()[0] for macro in PREDEFINED)
 _DIRECTIVE_LINE = re.compile(r"^[ \t]*#.*$|\s+", re.MULTILINE)
 
 
@@ -66,10 +44,30 @@ class ExpansionError(Exception):
 class _Preprocessor(Preprocessor):  # type: ignore[misc]
     """Writes ``#line`` directives, which keep the line numbers of the file; reads no other file."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, intmax_bits: int) -> None:
+        super().__init__(new_lexer())
         self.errors: list[str] = []
         self.line_directive = "#line"
+        self.evaluator = self._evaluated
+        self._intmax_bits = intmax_bits
+        self._known = dict(KNOWN_IN_CONDITIONS)
+        for name in ("__PCPP__", "__DATE__", "__TIME__"):  # no compiler's, or the compiler's own
+            del self.macros[name]
+
+    def _evaluated(self, tokens: Any, **_hooks: Any) -> Any:
+        words = [token.value for token in tokens if token.type not in self.t_WS]
+        return Value(int(is_true(words, {**KEYWORDS, **self._known}, self._intmax_bits)))
+
+    def parsegen(self, *arguments: Any) -> Iterator[Any]:
+        return kept_apart(super().parsegen(*arguments))
+
+    def undef(self, tokens: Any) -> None:
+        super().undef(tokens)
+        name = tokens if isinstance(tokens, str) else tokens[0].value
+        self._known.pop(name, None)
+
+    def on_unknown_macro_in_defined_expr(self, token: Any) -> bool:
+        return token.value in self._known
 
     def expand_macros(self, tokens: Any, *arguments: Any, **more: Any) -> Any:
         expanded = super().expand_macros(tokens, *arguments, **more)
@@ -101,24 +99,39 @@ class _BoundedText(io.StringIO):
 def varies_by_device(source: str, build_options: str = "") -> bool:
     r"""Whether the macros of another device select other code, so that one device is not enough.
 
+    The other device's ``#if`` has wider numbers, too.
+
     >>> varies_by_device("#if __OPENCL_VERSION__ >= 200\nint twice;\n#endif\nint one;")
     True
     >>> varies_by_device("#ifdef cl_khr_fp16\n#pragma OPENCL FP_CONTRACT ON\n#endif\nint one;")
     False
     """
-    if _DEVICE_MACRO.search(source) is None:
+    names = dict.fromkeys(DEVICE_MACRO.findall(source))
+    if not names and _CONDITION.search(source) is None:
         return False
+    ones = [
+        f"{name}(...) 1" if name.startswith("__has_") else f"{name} 1"
+        for name in names
+        if name not in _PREDEFINED_NAMES
+    ]
+    others = [[*ones, *ANOTHER_DEVICE]]
+    if len(ones) > 1:
+        others += [[one] for one in ones[:_MAX_DEVICES]]
     try:
-        here, there = (
-            _DIRECTIVE_LINE.sub(" ", expand_macros(source, build_options, more)).split()
-            for more in ((), _ANOTHER_DEVICE)
+        here = _code(_expanded(source, build_options, (), INTMAX_BITS))
+        return any(
+            _code(_expanded(source, build_options, other, CLANG_INTMAX_BITS)) != here
+            for other in others
         )
-    except ExpansionError:  # malformed on one of the two devices
+    except ExpansionError:  # malformed on one of the devices
         return True
-    return here != there
 
 
-def expand_macros(source: str, build_options: str = "", predefined: Sequence[str] = ()) -> str:
+def _code(text: str) -> list[str]:
+    return _DIRECTIVE_LINE.sub(" ", text).split()
+
+
+def expand_macros(source: str, build_options: str = "") -> str:
     r"""Return the text with macros expanded, comments removed and conditional parts selected.
 
     ``#pragma`` lines stay; ``#line`` directives give the line numbers of the original.
@@ -126,7 +139,6 @@ def expand_macros(source: str, build_options: str = "", predefined: Sequence[str
     Args:
         source: OpenCL C text.
         build_options: options for the device's compiler; only ``-D`` and ``-U`` have an effect.
-        predefined: macros of a device beyond the usual ones, each as ``name value``.
 
     Raises:
         ExpansionError: A directive is malformed, or the expansion is too large.
@@ -134,8 +146,13 @@ def expand_macros(source: str, build_options: str = "", predefined: Sequence[str
     >>> expand_macros("#define AT(i) a[(i) * 4]\nint f(int *a) { return AT(1); }").split("{")[1]
     ' return a[(1) * 4]; }\n'
     """
-    preprocessor = _Preprocessor()
-    for macro in (*_PREDEFINED, *predefined):
+    return _expanded(source, build_options, (), INTMAX_BITS)
+
+
+def _expanded(source: str, build_options: str, predefined: Sequence[str], intmax_bits: int) -> str:
+    """Expand, with macros of a device beyond the usual ones, each as ``name value``."""
+    preprocessor = _Preprocessor(intmax_bits)
+    for macro in (*PREDEFINED, *predefined):
         preprocessor.define(macro)
     words = iter(parser_options(build_options))
     for word in words:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from workers.analysis.copy.cursors import holds_addresses, text_range
+from workers.analysis.copy.cursors import holds_addresses, only_string, text_range
 from workers.analysis.copy.edits import Edits
 from workers.device.interface import Site
 from workers.source.clang.nodes import Space, TypeClass, TypeFacts
@@ -23,6 +23,9 @@ GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
 WIDEST_PLAIN_BYTES = 128
 """Bytes of the widest scalar or vector, ``double16``."""
 _ROOM = {Space.GLOBAL: GLOBAL_BYTES, Space.CONSTANT: CONSTANT_BYTES, Space.LOCAL: LOCAL_BYTES}
+_LARGEST_ACCESS = 2**14
+"""Bytes of an access above which a kernel has no copy: each work-item has spare memory of the
+largest access, for pointers that point nowhere."""
 _OBJECTS = frozenset({TypeClass.SCALAR, TypeClass.VECTOR, TypeClass.RECORD, TypeClass.POINTER})
 _UNTOLD = re.compile(r"[(\[]")
 """Matches type names after which ``*`` is not valid, such as a pointer to an array."""
@@ -37,7 +40,7 @@ class Sites:
 
     ``variables``: the numbers of variables whose address is taken, by the offset of their
     declaration. ``has_arrays``: an array of fixed size is indexed. ``has_uncut_loops``: a loop
-    contains a barrier. ``widest_bytes``: bytes of the widest access to one of the variables.
+    contains a barrier. ``widest_bytes``: bytes of the widest access.
     """
 
     def __init__(self) -> None:
@@ -77,6 +80,10 @@ class Rewriter:
         """Return the type of an expression."""
         return self._types.read(cursor.type)
 
+    def result_type(self, function: Any) -> str:
+        """Return the text of a function's result type."""
+        return opencl_name(self._types.read(function.result_type))
+
     def text(self, cursor: Any) -> str:
         """Return the unedited text of a cursor."""
         start, end = text_range(cursor)
@@ -114,20 +121,19 @@ class Rewriter:
     ) -> None:
         start, end = text_range(cursor)
         # No argument points to private memory, so no record has the site of such an access.
-        hook = "lp_private" if kind.space is Space.PRIVATE else hook_of(kind.space)
+        hook = "lp_private" if kind.space is Space.PRIVATE else "lp_touch"
         site = "" if kind.space is Space.PRIVATE else f" {self.site(cursor)},"
         self.edits.insert(start, f"{cast}{hook}({CONTEXT},{site} (ulong){address_of}(")
         self.edits.close(end, f"), {size}))")
 
     def _is_hooked(self, cursor: Any, kind: TypeFacts) -> bool:
         if kind.space not in _ROOM and kind.shape not in {*_OBJECTS, TypeClass.VOID}:
-            return False  # accesses to events and similar types are not recorded
+            raise self.unresolved(cursor, f"an access to {kind.spelling!r} through a pointer")
         if kind.space is Space.GENERIC:
             raise self.unresolved(cursor, "a pointer into the generic address space")
-        if kind.size_bytes > _ROOM.get(kind.space, kind.size_bytes):
+        if kind.size_bytes > min(_ROOM.get(kind.space, _LARGEST_ACCESS), _LARGEST_ACCESS):
             raise self.unresolved(cursor, f"an access of {kind.size_bytes} bytes")
-        if kind.space is not Space.GLOBAL:
-            self.sites.widest_bytes = max(self.sites.widest_bytes, kind.size_bytes)
+        self.sites.widest_bytes = max(self.sites.widest_bytes, kind.size_bytes)
         return True
 
     def index(self, cursor: Any, length: int) -> None:
@@ -151,30 +157,37 @@ class Rewriter:
             return
         if element.shape is TypeClass.RECORD or is_array:
             self.sites.has_arrays = True
-        number = self.sites.variables.setdefault(
-            declared.location.offset, len(self.sites.variables)
-        )
+        self._name(cursor, declared.location.offset)
+
+    def string(self, cursor: Any) -> None:
+        """Use the tag of a string that is passed on as a pointer."""
+        self._name(cursor, text_range(cursor)[0])
+
+    def constant(self, cursor: Any, *, is_address: bool) -> None:
+        """Refuse a constant table of pointers, because its initialiser has addresses, not tags.
+
+        A constant pointer to a string becomes the tag of the string where its value is used.
+        """
+        kind = self.type(cursor)
+        declared = cursor.referenced
+        if kind.space is not Space.CONSTANT or not kind.has_pointer_leaf or declared is None:
+            return
+        string = only_string(declared) if kind.shape is TypeClass.POINTER else None
+        if string is not None and not is_address:
+            self._name(cursor, text_range(string)[0], self.text(string))
+        elif holds_addresses(declared):
+            raise self.unresolved(cursor, "constant pointers into arrays")
+
+    def _name(self, cursor: Any, declared_at: int, name: str = "") -> None:
+        number = self.sites.variables.setdefault(declared_at, len(self.sites.variables))
         start, end = text_range(cursor)
-        name = self.text(cursor)
+        name = name or self.text(cursor)
         self.edits.replace(
             start,
             end,
             f"(*(__typeof__({name}) *)lp_named({CONTEXT}, {number}, (ulong)&{name}, "
             f"sizeof({name})))",
         )
-
-    def constant(self, cursor: Any) -> None:
-        """Refuse a constant table of pointers, because its initialiser has addresses, not tags."""
-        kind = self.type(cursor)
-        if kind.space is Space.CONSTANT and kind.has_pointer_leaf:
-            declared = cursor.referenced
-            if declared is not None and holds_addresses(declared):
-                raise self.unresolved(cursor, "constant pointers into arrays")
-
-
-def hook_of(space: Space) -> str:
-    """Return the hook of an access to an address space; constant strings have no tag."""
-    return "lp_pass" if space is Space.CONSTANT else "lp_touch"
 
 
 def opencl_name(kind: TypeFacts) -> str:

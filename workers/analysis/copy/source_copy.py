@@ -15,13 +15,14 @@ from clang import cindex
 
 from workers.analysis.copy.cursors import ARRAYS, POINTER, children_of
 from workers.analysis.copy.edits import Edits
+from workers.analysis.copy.outside import plain_text, refuse_extensions, refuse_outside, renaming
 from workers.analysis.copy.preprocess import ExpansionError, expand_macros
 from workers.analysis.copy.rewriter import CONTEXT, Sites, UnresolvedError
 from workers.device.opencl.build_options import parser_options
 from workers.source.clang.parse import FILE_NAME, ParserCrashError, translate
 from workers.source.clang.types import TypeReader
 
-_FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
+_FUNCTION_DECL, _VARIABLE, _PARAMETER, _COMPOUND, _CALL = 8, 9, 10, 202, 103
 _ERROR = 3
 GLOBAL, LOCAL, CONSTANT = 1, 2, 3
 """libclang's numbers for the address spaces."""
@@ -41,7 +42,7 @@ class SourceCopy:
 
     def __init__(self, source: str, name: str, build_options: str = "") -> None:
         try:
-            self.text = expand_macros(source, build_options)
+            self.text = plain_text(expand_macros(source, build_options))
             unit, self._problems = _parse(self.text, build_options)
         except (ExpansionError, ParserCrashError) as error:
             raise UnresolvedError(str(error)) from error
@@ -54,10 +55,16 @@ class SourceCopy:
             for cursor in unit.cursor.get_children()
             if cursor._kind_id == _FUNCTION_DECL and _in_file(cursor)
         ]
+        self._variables = [
+            cursor
+            for cursor in unit.cursor.get_children()
+            if cursor._kind_id == _VARIABLE and _in_file(cursor)
+        ]
         self.bodies = {
             cursor.spelling: cursor for cursor in self.functions if cursor.is_definition()
         }
         self._unit = unit  # keeps the cursors valid
+        self._renamed: list[str] = []
 
     def prepare(self) -> tuple[Any, dict[str, None]]:
         """Drop functions that the kernel does not call, and pass the context to all others.
@@ -70,9 +77,11 @@ class SourceCopy:
             raise UnresolvedError(f"the preprocessed source has no kernel {self.name!r}")
         reachable = self._reachable(kernel)
         self._refuse_errors(reachable)
+        variables = (one.spelling for one in self._variables)
+        self._renamed = sorted({*reachable, *variables} - {self.name})
         for cursor in self.functions:
             start, end = offsets(cursor.extent)
-            if cursor.spelling not in reachable:
+            if cursor.spelling not in reachable or cursor.get_definition() is None:
                 self.edits.replace(start, end, "")
             elif cursor.spelling == self.name:
                 if not cursor.is_definition():
@@ -92,14 +101,23 @@ class SourceCopy:
     def _reachable(self, kernel: Any) -> dict[str, None]:
         """Return the names of all called functions; overloads of one name stay together."""
         found: dict[str, None] = {self.name: None}
-        stack = [kernel]
+        defined = frozenset(self.bodies)
+        stack = [*self._variables, *children_of(kernel)]
         while stack:
             cursor = stack.pop()
+            if cursor._kind_id == _FUNCTION_DECL:
+                # It could be one of the C library, which a CPU device would find.
+                line = _presumed_line(cursor.location)
+                raise UnresolvedError(
+                    f"line {line}: {cursor.spelling} is declared in a function's body"
+                )
+            refuse_outside(cursor, line_of(cursor), defined)
             if cursor._kind_id == _CALL:
                 name = cursor.spelling
                 if name in self.bodies and name not in found:
                     found[name] = None
-                    stack += [one for one in self.functions if one.spelling == name]
+                    for one in self.functions:
+                        stack += children_of(one) if one.spelling == name else []
             stack.extend(children_of(cursor))
         return found
 
@@ -114,6 +132,12 @@ class SourceCopy:
             if outside or any(start <= offset <= end for start, end in spans):
                 line = _presumed_line(problem.location)
                 raise UnresolvedError(f"line {line}: {problem.spelling}")
+
+    def applied(self) -> str:
+        """Return the edited text. Raises UnresolvedError for an extension that may do harm."""
+        edited = self.edits.applied()
+        refuse_extensions(edited)
+        return renaming(self._renamed) + edited
 
     def rename_kernel(self, kernel: Any, new_name: str, extra_parameters: str) -> None:
         """Rename the kernel and append parameters to its own."""
@@ -161,7 +185,7 @@ def with_hooks(copy: SourceCopy, head: str, hooks: str) -> str:
     """Return a copy's text: sizes, shared tags, hooks, shared pointers, stand-ins, edited code."""
     shared = resources.files("workers.analysis.copy")
     before, after = (shared.joinpath(name).read_text() for name in ("tags.cl", "pointers.cl"))
-    parts = (head, before, hooks, after, *copy.sites.definitions, copy.edits.applied())
+    parts = (head, before, hooks, after, *copy.sites.definitions, copy.applied())
     return "".join(parts)
 
 

@@ -6,6 +6,7 @@ rewrite these cursors; ``instrument.py`` makes the whole file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -20,6 +21,7 @@ from workers.analysis.copy.cursors import (
     MEMBER,
     PAREN,
     REFERENCE,
+    STRING,
     SUBSCRIPT,
     TYPE_REF,
     UNEXPOSED,
@@ -40,6 +42,9 @@ from workers.analysis.copy.rewriter import CONTEXT, Rewriter
 from workers.source.clang.nodes import Space, TypeClass
 
 _SIZEOF, _RETURN = 136, 214
+_PUNCTUATION = re.compile(rb"""[(){}\[\];]|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
+_LARGEST_VARIABLE = 2**20
+"""Bytes of a variable above which a stack could overflow, or a runtime drop the launch silently."""
 _OWN = frozenset({Space.LOCAL, Space.PRIVATE})
 
 
@@ -82,7 +87,34 @@ class FunctionWalk:
         self._is_kernel = is_kernel
         if is_kernel:
             self._edits.close(text_range(body)[1] - 1, f" {self._leave} ")
+        num_before = len(self._sites.variables)
         self._visit(body)
+        if not is_kernel:
+            self._forget_at_end(body, num_before)
+
+    def _forget_at_end(self, body: Any, num_before: int) -> None:
+        """Make pointers to the function's variables and parameters invalid when it returns."""
+        function, end = body.semantic_parent, text_range(body)[1]
+        start = text_range(function)[0]
+        variables = list(self._sites.variables.items())[num_before:]
+        own = [number for at, number in variables if start <= at < end]
+        if not own:
+            return
+        result = self._rewriter.result_type(function)
+        if "(" in result:
+            raise self._rewriter.unresolved(function, f"a function that returns {result!r}")
+        forget = " ".join(f"LP_FORGET({number});" for number in own)
+        self._edits.close(end - 1, f" {forget} ")
+        for statement in _returns(body):
+            at = text_range(statement)[0]
+            semicolon = _semicolon(self._edits.raw, at)
+            head, tail = f"{{ {forget} return", "; }"
+            if children_of(statement) and result == "void":
+                head, tail = "{ (", f"); {forget} return; }}"
+            elif children_of(statement):
+                head, tail = f"{{ {result} lp_result = (", f"); {forget} return lp_result; }}"
+            self._edits.replace(at, at + len("return"), head)
+            self._edits.replace(semicolon, semicolon + 1, tail)
 
     def _visit(self, cursor: Any, use: _Use = _Use.WHOLE) -> None:
         kind = cursor._kind_id
@@ -92,8 +124,10 @@ class FunctionWalk:
             self._visit_place(cursor, use)
         elif kind in {UNEXPOSED, PAREN}:
             self._visit_transparent(cursor, use)
+        elif kind == STRING and use is _Use.ADDRESS:
+            self._rewriter.string(cursor)
         elif kind == REFERENCE:
-            self._rewriter.constant(cursor)
+            self._rewriter.constant(cursor, is_address=use is _Use.ADDRESS)
             if use is _Use.ADDRESS:
                 self._rewriter.variable(cursor)
         elif is_address(cursor):
@@ -115,6 +149,8 @@ class FunctionWalk:
             self._edits.close(statement_end(self._edits.raw, cursor, end), " }")
         if is_division(cursor):
             self._guard_division(cursor)
+        if cursor._kind_id == VARIABLE and self._type(cursor).size_bytes > _LARGEST_VARIABLE:
+            raise self._rewriter.unresolved(cursor, f"a variable of over {_LARGEST_VARIABLE} bytes")
         for child in children_of(cursor):
             self._visit(child)
 
@@ -165,7 +201,9 @@ class FunctionWalk:
             self._visit(array, use)
             length = array.type.get_canonical().element_count
             # Taking an address accesses nothing, and the address may be that of the array's end.
-            if length > 0 and use is not _Use.ADDRESS and self._is_own(array):
+            if use is not _Use.ADDRESS and self._is_own(array):
+                if length <= 0:
+                    raise self._rewriter.unresolved(first, "an array without a length")
                 self._rewriter.index(index, length)
         self._visit(index)
 
@@ -245,3 +283,27 @@ class FunctionWalk:
     def _text_between(self, child: Any, parent: Any) -> str:
         """Return the text between the end of ``child`` and that of ``parent``."""
         return self._edits.raw[text_range(child)[1] : text_range(parent)[1]].decode().lstrip()
+
+
+def _returns(body: Any) -> list[Any]:
+    found, stack = [], [body]
+    while stack:
+        one = stack.pop()
+        if one._kind_id == _RETURN:
+            found.append(one)
+        stack.extend(children_of(one))
+    return found
+
+
+def _semicolon(raw: bytes, at: int) -> int:
+    """Return the place of the semicolon of the plain statement that begins at ``at``.
+
+    libclang ends ``return (float4)(x);`` before the parenthesis.
+    """
+    depth = 0
+    for found in _PUNCTUATION.finditer(raw, at):
+        sign = found[0]
+        depth += (sign in b"({[") - (sign in b")}]")
+        if sign == b";" and depth == 0:
+            return found.start()
+    raise AssertionError("a return statement has a semicolon")

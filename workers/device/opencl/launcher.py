@@ -23,9 +23,10 @@ _AT_ONCE_BELOW_NS = 9_000.0
 """Launches shorter than this number of ns are enqueued several at a time. To enqueue one launch
 takes 14 µs, so each launch has ended before the next one is enqueued."""
 _AT_ONCE_REFILL_BYTES = 2**21
-"""Maximum bytes to refill before each such launch; to refill so many takes as long as a launch."""
+"""Maximum bytes that are refilled before each such launch. Refilling more bytes would take longer
+than the launch itself."""
 IDLE_NS = 3_000
-"""Number of ns for which the device must be idle before a launch, so that the launch counts. On an
+"""Minimum number of ns for which the device must be idle before a launch whose time is used. On an
 H200 the gap is 1,300 ns between queued launches, and 5,000 ns or more if the device waits for the
 host. After such a long gap, event times are the same as when the host waits for each launch."""
 
@@ -153,9 +154,10 @@ class OpenclLauncher:
         return AT_ONCE
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
-        """Launch ``count`` times without waiting in between; return the times, ns.
+        """Enqueue ``count`` launches without waiting for each; return times in ns, at most ``count``.
 
-        Leaves out launches that did not find the device idle.
+        The result has no time of a launch that began less than ``IDLE_NS`` after the end of the
+        command before it (a refill or a launch), because the device was not idle.
         """
         self._require_current()
         config, queue, kernel = self._config, self._queue.queue, self._cl_kernel

@@ -68,7 +68,7 @@ class LaunchLimits:
         """
         if len(config.args) != len(self._signature.arguments):
             raise launch_error(
-                f"{self._name} has {len(self._signature.arguments)} arguments, "
+                f"kernel {self._name} has {len(self._signature.arguments)} arguments, "
                 f"but the launch config has {len(config.args)}"
             )
         self._check_ndrange(config)
@@ -86,8 +86,9 @@ class LaunchLimits:
             raise launch_error(f"{shape}: the global size must be a multiple of the local size")
         if math.prod(group) > self._max_local_items:
             raise launch_error(
-                f"{shape}: a work-group has {math.prod(group)} work-items, but on this device "
-                f"{self._name} takes at most {self._max_local_items} (CL_KERNEL_WORK_GROUP_SIZE)"
+                f"{shape}: a work-group has {math.prod(group)} work-items, but kernel "
+                f"{self._name} takes at most {self._max_local_items} on this device "
+                "(CL_KERNEL_WORK_GROUP_SIZE)"
             )
         for count, limit in zip(group, device.max_work_item_sizes, strict=False):
             if count > limit:
@@ -97,7 +98,7 @@ class LaunchLimits:
                 )
         required = self._signature.required_local_size
         if required is not None and tuple(required[: len(group)]) != group:
-            raise launch_error(f"{shape}: {self._name} requires the local size {required}")
+            raise launch_error(f"{shape}: kernel {self._name} requires the local size {required}")
 
     def _check_memory(self, config: LaunchConfig) -> None:
         device = self._device
@@ -116,8 +117,8 @@ class LaunchLimits:
                     num_bytes = padded(num_bytes)
                 if num_bytes > limit:
                     raise out_of_memory(
-                        f"argument {argument.name!r} needs {num_bytes} bytes, but the maximum is "
-                        f"{limit}"
+                        f"argument {argument.name!r} needs a buffer of {num_bytes} bytes, but the "
+                        f"device allows at most {limit}"
                     )
         if local_bytes > device.local_memory_bytes:
             raise out_of_memory(

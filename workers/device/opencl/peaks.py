@@ -48,13 +48,16 @@ class FmaLoad:
 
 
 class TriadLoad:
-    """STREAM's triad over three arrays with ``total_bytes`` together.
+    """STREAM's triad over three arrays that together hold ``total_bytes``.
 
     Bytes are counted as in STREAM: two reads and one write per element, without the reads of a
-    write-allocate cache. ``floor_ns``, but at most half the time, is subtracted from each time: a
-    GPU moves data in its cache faster than it begins and ends a launch, and a peak that is too low
-    would flag correct kernels. Pass the time of the shortest empty launch as ``floor_ns``, because
-    the fastest of thousands of launches has the shortest start, too.
+    write-allocate cache.
+
+    ``floor_ns`` is subtracted from the time of each launch, but never more than half of that time.
+    If the arrays fit a GPU's cache, moving them takes less time than beginning and ending a launch.
+    Without the subtraction the cache's peak would be too low, and the floor check would flag
+    correct kernels. Pass the time of the shortest empty launch: the peak is the rate of the fastest
+    of thousands of launches, whose beginning and end were among the shortest, too.
     """
 
     def __init__(self, queue: DeviceQueue, *, total_bytes: int, floor_ns: float = 0.0) -> None:

@@ -23,6 +23,8 @@ from workers.source.clang.nodes import (
     walk,
 )
 
+_MAX_PARAMETERS = 1024
+"""Maximum parameters of a function that is analysed. The time grows with their square."""
 _READ, _WRITE, _BOTH = 1, 2, 3
 Roots = frozenset[int]
 _NONE: Roots = frozenset()
@@ -68,11 +70,14 @@ class AccessAnalysis:
         )
 
     def summary(self, function: Function) -> _Summary:
-        """Return the summary of ``function``; for a recursive call, the most pessimistic one."""
+        """Return the summary of ``function``; the most pessimistic one for a recursive call.
+
+        It is also the answer for a function with very many parameters.
+        """
         known = self._done.get(function.key)
         if known is not None:
             return known
-        if function.key in self._running:
+        if function.key in self._running or len(function.parameters) > _MAX_PARAMETERS:
             everything = range(len(function.parameters))
             return _Summary(flags=(_BOTH,) * len(everything), returned=frozenset(everything))
         self._running.add(function.key)

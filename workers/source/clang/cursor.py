@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import re
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ class CursorReader:
     """Reads the functions of one translation unit. ``error_offsets``: bytes where errors are."""
 
     def __init__(self, error_offsets: Sequence[int]) -> None:
-        self._error_offsets = error_offsets
+        self._error_offsets = sorted(error_offsets)
         self._library = cindex.conf.lib
         self._types = TypeReader()
         self._found: list[Any] = []
@@ -171,7 +172,7 @@ class CursorReader:
         )
 
     def _errors_between(self, start: int, end: int) -> int:
-        return sum(start <= offset <= end for offset in self._error_offsets)
+        return bisect_right(self._error_offsets, end) - bisect_left(self._error_offsets, start)
 
     def prototype(self, cursor: Any) -> Prototype:
         """Return the declaration of a function without a body."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +62,9 @@ _SIZED = frozenset(
 _MAX_DEPTH = 16
 MAX_LEAVES = 64
 """Maximum number of members of a structure that can be filled; each is filled separately."""
+_MAX_MEMBERS = 10_000
+"""Maximum members of a structure whose layout is read, including the members of its members. For
+each offset libclang visits all of them, which takes about 50 us for 10,000 members."""
 _UNION_DECLARATION = 3
 
 
@@ -96,11 +100,19 @@ def as_parameter(kind: TypeFacts) -> TypeFacts:
     )
 
 
+_Key = tuple[str, str, int]
+"""A type as written, its canonical type, and where its structure is declared (-1: it has none). Two
+blocks may declare different structures of one name."""
+_DERIVED = frozenset({_POINTER, _BLOCK_POINTER, *_ARRAYS})
+
+
 class TypeReader:
-    """Reads the types of one translation unit and caches them by spelling."""
+    """Reads the types of one translation unit and caches them."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], TypeFacts] = {}
+        self._known: dict[_Key, TypeFacts] = {}
+        self._flat_known: dict[_Key, tuple[Leaf, ...] | None] = {}
+        self._num_members: dict[_Key, int] = {}
 
     def read(self, kind: Any, depth: int = 0) -> TypeFacts:
         """Return the facts of one libclang type; ``NO_TYPE`` below 16 levels of nesting."""
@@ -108,7 +120,7 @@ class TypeReader:
             return NO_TYPE
         canonical = kind.get_canonical()
         spelling = kind.spelling
-        key = (spelling, canonical.spelling)
+        key = (spelling, canonical.spelling, _declared_at(canonical))
         facts = self._known.get(key)
         if facts is None:
             facts = self._facts(kind, canonical, spelling, depth)
@@ -170,37 +182,60 @@ class TypeReader:
     def _members(self, kind: Any, size: int, depth: int) -> tuple[Leaf, ...]:
         """Return the scalars of a type in memory order; () if LLMPerf cannot fill such a layout."""
         try:
-            found = list(self._flat(kind, 0, depth))
+            found = self._flat(kind, depth)
         except _UnknownLayoutError:
             return ()
-        merged: list[Leaf] = []
         for leaf in found:
-            last = merged[-1] if merged else None
             width = SCALAR_BYTES[leaf.scalar_type]
             if leaf.offset_bytes % width or size % width:
                 return ()  # packed: a device may be unable to write unaligned scalars
-            if (
-                last is not None
-                and last.scalar_type == leaf.scalar_type
-                and last.offset_bytes + last.count * width == leaf.offset_bytes
-            ):
-                merged[-1] = replace(last, count=last.count + leaf.count)
-            else:
-                merged.append(leaf)
-        return tuple(merged) if len(merged) <= MAX_LEAVES else ()
+        return found
 
-    def _flat(self, kind: Any, start: int, depth: int) -> Iterator[Leaf]:
-        """Yield the leaves of one type that starts ``start`` bytes into an element.
+    def _flat(self, kind: Any, depth: int) -> tuple[Leaf, ...]:
+        """Return the leaves of one type, neighbours of the same scalar type merged.
+
+        Each type is read once: a structure of structures can have 8 leaves to the power of its
+        depth.
 
         Raises:
-            _UnknownLayoutError: Members overlap, are bit fields or are of no scalar type.
+            _UnknownLayoutError: Members overlap, are bit fields or are of no scalar type, or there
+                are more than ``MAX_LEAVES``.
         """
+        canonical = kind.get_canonical()
+        key = (kind.spelling, canonical.spelling, _declared_at(canonical))
+        if key not in self._flat_known:
+            self._flat_known[key] = None  # unless no member raises an error
+            merged: list[Leaf] = []
+            with suppress(_UnknownLayoutError):
+                for leaf in self._parts(kind, depth):
+                    _append(merged, leaf)
+                self._flat_known[key] = tuple(merged)
+        found = self._flat_known[key]
+        if found is None:
+            raise _UnknownLayoutError
+        return found
+
+    def _members_of(self, kind: Any, depth: int) -> int:
+        """Return the number of members of a type, including the members of its members."""
+        canonical = kind.get_canonical()
+        if canonical._kind_id != _RECORD:
+            return 1
+        key = (kind.spelling, canonical.spelling, _declared_at(canonical))
+        if key not in self._num_members:
+            found = _MAX_MEMBERS + 1
+            if depth <= _MAX_DEPTH:
+                found = sum(self._members_of(one.type, depth + 1) for one in canonical.get_fields())
+            self._num_members[key] = found
+        return self._num_members[key]
+
+    def _parts(self, kind: Any, depth: int) -> Iterator[Leaf]:
+        """Yield the leaves of one type, those of each member merged."""
         facts = self.read(kind, depth + 1)
         if depth > _MAX_DEPTH or not facts.size_bytes:
             raise _UnknownLayoutError
         if facts.scalar:
             count = facts.size_bytes // SCALAR_BYTES[facts.scalar]
-            yield Leaf(offset_bytes=start, scalar_type=facts.scalar, count=count)
+            yield Leaf(offset_bytes=0, scalar_type=facts.scalar, count=count)
             return
         canonical = kind.get_canonical()
         if facts.shape is TypeClass.ARRAY:
@@ -208,16 +243,19 @@ class TypeReader:
             stride = max(1, element.get_size())
             if facts.size_bytes // stride > MAX_LEAVES:
                 raise _UnknownLayoutError
+            leaves = self._flat(element, depth + 1)
             for offset in range(0, facts.size_bytes, stride):
-                yield from self._flat(element, start + offset, depth + 1)
+                yield from _shifted(leaves, offset)
         elif facts.shape is TypeClass.RECORD:
             if canonical.get_declaration()._kind_id == _UNION_DECLARATION:
+                raise _UnknownLayoutError
+            if self._members_of(canonical, depth) > _MAX_MEMBERS:
                 raise _UnknownLayoutError
             for field in canonical.get_fields():
                 bits = field.get_field_offsetof()
                 if bits < 0 or bits % 8 or field.is_bitfield():
                     raise _UnknownLayoutError
-                yield from self._flat(field.type, start + bits // 8, depth + 1)
+                yield from _shifted(self._flat(field.type, depth + 1), bits // 8)
         else:
             raise _UnknownLayoutError
 
@@ -242,6 +280,36 @@ class TypeReader:
         scalars = {field.scalar for field in fields}
         one = scalars.pop() if len(scalars) == 1 else ""
         return one, any(field.has_pointer_leaf for field in fields)
+
+
+def _declared_at(kind: Any) -> int:
+    """Return the offset of the structure's declaration that a canonical type ends in; -1 if none."""
+    while kind._kind_id in _DERIVED:
+        is_array = kind._kind_id in _ARRAYS
+        kind = kind.element_type if is_array else kind.get_pointee()
+    if kind._kind_id not in {_RECORD, _ENUM}:
+        return -1
+    return int(kind.get_declaration().location.offset)
+
+
+def _shifted(leaves: tuple[Leaf, ...], num_bytes: int) -> Iterator[Leaf]:
+    for leaf in leaves:
+        yield replace(leaf, offset_bytes=leaf.offset_bytes + num_bytes)
+
+
+def _append(merged: list[Leaf], leaf: Leaf) -> None:
+    """Add the next leaf in memory order. Raises _UnknownLayoutError if there are too many."""
+    last = merged[-1] if merged else None
+    if (
+        last is not None
+        and last.scalar_type == leaf.scalar_type
+        and last.offset_bytes + last.count * SCALAR_BYTES[last.scalar_type] == leaf.offset_bytes
+    ):
+        merged[-1] = replace(last, count=last.count + leaf.count)
+    elif len(merged) == MAX_LEAVES:
+        raise _UnknownLayoutError
+    else:
+        merged.append(leaf)
 
 
 def _other_shape(number: int) -> TypeClass:

@@ -158,6 +158,14 @@ def test_every_way_out_of_the_kernel_hands_in_its_record():
             "line 2: constant pointers",
         ),
         (
+            '__constant char *__constant P[2] = {"a", "b"};\n__kernel void k(__global int *a) { a[0] = P[0][1]; }',
+            "line 2: constant pointers",
+        ),
+        (
+            '__constant char *__constant P = "a";\n__kernel void k(__global int *a) { a[0] = (*(&P))[0]; }',
+            "line 2: constant pointers",
+        ),
+        (
             "#pragma OPENCL EXTENSION all : enable\n__kernel void k(__global int *a) { __private int x[2]; int *p = x; atomic_int i; p[1] = atomic_load(&i); }",
             "line 2: a pointer into the generic address space",
         ),

@@ -12,7 +12,7 @@ import pytest
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Holder, Lease, Ledger, LedgerAwayError
 from llmperf_common.ledger.sqlite import SqliteLedger
-from llmperf_common.store.files.filesystem import PosixFilesystem
+from llmperf_common.store.files.filesystem import PosixFilesystem, StoreError
 from tests.simulation.collector import LateWriter
 from tests.simulation.work import PLAN_HASH, SimPlan, simulated_result
 from tests.support.sampling import slow_but_each
@@ -187,4 +187,52 @@ def test_a_ledger_that_is_lost_and_then_away_is_asked_for_ever_more_seldom(tmp_p
     assert now_s > 600.0, "away_limit_s"
     assert 30 < len(asked_at_s) < 60
     loop.close()
+    loop.close()
+
+
+class SharedLedger(SqliteLedger):
+    """One of several ledgers on one connection, which outlives them."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_the_same_ledger_is_not_lost_for_ever(tmp_path: Path, commits: bool) -> None:
+    """Each loss opens the ledger of epoch 1 again; a commit in between shows that it can be used."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    SqliteLedger.create(connection, epoch=1, plan_hash=PLAN_HASH, shards=[], done=[])
+    is_current, executor, num_attached = True, OneEachPoll(3), 0
+
+    def attach() -> Ledger:
+        nonlocal num_attached, is_current
+        num_attached += 1
+        is_current = True
+        return SharedLedger(
+            connection, clock_s=lambda: 0.0, is_alive=lambda _: True, is_current=lambda: is_current
+        )
+
+    now_s = 0.0
+    loop = loop_over(tmp_path, executor, attach=attach, clock_s=lambda: now_s)
+
+    def lose_it_again_and_again() -> None:
+        nonlocal is_current, now_s
+        for _ in range(20):
+            loop.step(0.0)  # a task has finished
+            if commits:
+                now_s += 61.0
+                loop.step(0.0)
+            is_current = False
+            now_s += 61.0  # the ledger is asked at once
+            loop.step(0.0)
+
+    if commits:
+        lose_it_again_and_again()
+        assert num_attached == 21
+        assert loop.losses.num_dropped <= 20
+    else:
+        with pytest.raises(StoreError, match=r"lost 5 times.* removed or replaced.*finished tasks"):
+            lose_it_again_and_again()
+        assert num_attached == 5
+        assert loop.losses.num_dropped > 0
     loop.close()

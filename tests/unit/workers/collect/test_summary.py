@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from llmperf.cli.collect import _finish
+from llmperf.exits import CommandError
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Strategy
 from llmperf_common.store.files.filesystem import PosixFilesystem
@@ -64,9 +66,9 @@ def collected(folder: Path, plan: Plan, tasks: list[int], short: int | None = No
         )
 
 
-def counted(folder: Path, plan: Plan) -> CollectSummary:
+def counted(folder: Path, plan: Plan, num_dropped: int = 0) -> CollectSummary:
     fs = PosixFilesystem(folder)
-    return summarise(fs, plan, [], EndReason.INTERRUPTED, seconds=1.0)
+    return summarise(fs, plan, [], EndReason.INTERRUPTED, seconds=1.0, num_dropped=num_dropped)
 
 
 @pytest.mark.parametrize("tasks", [[], [0], [1, 4, 5], list(range(12))])
@@ -98,3 +100,20 @@ def test_a_task_with_a_row_too_few_is_noticed(tmp_path: Path) -> None:
     collected(tmp_path, plan, [whole], short=whole)
     with pytest.raises(AssertionError, match="lost or doubled"):
         counted(tmp_path, plan)
+
+
+@pytest.mark.parametrize(
+    ("num_dropped", "words"),
+    [
+        (0, "interrupted; all finished tasks are saved; run the same command again"),
+        (5, "5 finished tasks were dropped when the ledger was lost, all others are saved"),
+        (99, "interrupted; 10 finished tasks were dropped"),
+    ],
+)
+def test_tasks_that_were_dropped_are_not_called_saved(
+    tmp_path: Path, num_dropped: int, words: str
+) -> None:
+    plan = plan_of(6)
+    collected(tmp_path, plan, [0, 2])
+    with pytest.raises(CommandError, match=words):
+        _finish(counted(tmp_path, plan, num_dropped))

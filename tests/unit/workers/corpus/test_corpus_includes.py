@@ -182,6 +182,47 @@ def test_a_text_of_nothing_but_includes_stays_as_it_is():
     assert expand(text, {}) == text
 
 
+@pytest.mark.timeout(10)  # it took minutes when each include searched the header's text again
+def test_a_header_that_comes_once_is_searched_once():
+    header = {"a/h.h": "''" * 125_000 + "\n#pragma once\nint x;\n"}
+    expanded = expand('#include "h.h"\n' * 4_000, header) or ""
+    assert expanded.count("int x;") == 1
+
+
+DEEP = "/".join(f"d{depth}" for depth in range(32))
+
+
+@pytest.mark.timeout(10)  # it took minutes when each include searched all folders
+def test_a_missing_header_is_looked_for_once_in_a_folder():
+    asked: list[str] = []
+    text = '#include "x.h"\n' * 4_000
+    files = [
+        SourceFile(path=f"{DEEP}/{i}.cl", suite="s", sha256="", text=text, problem="")
+        for i in range(60)
+    ]
+    assert [one.text for one in with_includes(files, asked.append)] == ([text] * 60)
+    assert len(asked) == len(set(asked)) == 32
+
+
+def test_the_search_for_headers_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(corpus_includes, "_MAX_STEPS", 50_000)
+    text = "".join(f'#include "{i}.h"\n' for i in range(200))
+    files = [
+        SourceFile(path=f"{DEEP}/{i}/k.cl", suite="s", sha256="", text=text, problem="")
+        for i in range(4)
+    ]
+    found = with_includes(files, {}.get)
+    assert [one.text is None for one in found] == [False, False, True, True]
+    assert "too many directives" in found[-1].problem
+
+
+@pytest.mark.timeout(10)  # it took minutes when each include looked at each open branch
+def test_branches_without_an_end_are_fast():
+    header = {"a/h.h": "#pragma once\n"}
+    text = "#if A\n" * 100_000 + '#include "h.h"\n' * 4_000
+    assert (expand(text, header) or "").startswith("#if A\n")
+
+
 def test_only_headers_and_sources_that_are_not_hidden_are_put_in(tmp_path: Path):
     names = (".env", ".x/h.h", "defs.cfg", "notes.txt", ".git/config.h")
     text = "".join(f'#include "{name}"\n' for name in names)

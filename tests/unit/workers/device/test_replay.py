@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmperf_common.failures import FailureCode
+from llmperf_common.files.plain_files import UnfitFileError
 from llmperf_common.records import (
     Access,
     Argument,
@@ -130,6 +132,29 @@ def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, words: list
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.json: No such file"):
         choose(f"replay:{tmp_path / 'none.json'}")
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_the_count_of_sentinels_is_never_a_link_or_a_fifo(tmp_path: Path, kind: str) -> None:
+    ref = write(tmp_path, sentinel_factors=[2.0, 3.0])
+    session = open_session(ref)
+    first_ns = session.sentinel_ns()
+    assert session.sentinel_ns() == first_ns * 1.5
+    count, target = tmp_path / "replay.json.sentinels", tmp_path / "target"
+    assert count.read_bytes() == b".."
+    count.unlink()
+    if kind == "link":
+        target.write_text("another file\n")
+        count.symlink_to(target)
+    else:
+        os.mkfifo(count)
+    with pytest.raises(
+        ValueError, match=r"replay\.json\.sentinels is a link or not a regular file"
+    ):
+        choose(ref.selector)
+    with pytest.raises(UnfitFileError, match="is a link or not a regular file"):
+        session.sentinel_ns()
+    assert kind == "fifo" or target.read_text() == "another file\n"
 
 
 def test_scripted_failures_are_values(tmp_path: Path) -> None:

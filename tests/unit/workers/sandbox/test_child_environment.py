@@ -14,7 +14,7 @@ def test_secrets_stay_with_the_parent() -> None:
         "AWS_ACCESS_KEY_ID": "a", "AWS_SESSION_TOKEN": "b", "LLMPERF_LEDGER": "redis://:c@h", "RAY_AUTH_TOKEN": "d",
         "HF_TOKEN": "e", "GITHUB_TOKEN": "f", "NVIDIA_API_KEY": "g", "CUDA_SECRET": "h", "REDISCLI_AUTH": "i",
         "LLMPERF_S3_ENDPOINT": "http://k:s@minio", "PIP_INDEX_URL": "https://u:p@x", "SSH_AUTH_SOCK": "/x", "PGPASSWORD": "j",
-        "KUBECONFIG": "/y", "POCL_PASSWORD": "k", "http_proxy": "http://u:p@x", "ANYTHING": "l",
+        "KUBECONFIG": "/y", "POCL_PASSWORD": "k", "CUDA_PASS": "m", "OMP_CRED": "n", "CL_PWD": "o", "OMP_URL": "https://u:p@x/y", "http_proxy": "http://u:p@x", "ANYTHING": "l",
     }  # fmt: skip
     kept = {
         "PATH": "/bin", "HOME": "/h", "LANG": "C", "LC_ALL": "C", "LD_LIBRARY_PATH": "/l", "PYTHONPATH": "/p", "TMPDIR": "/t",

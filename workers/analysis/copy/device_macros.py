@@ -1,0 +1,78 @@
+"""The macros that OpenCL compilers define by themselves, and which of them vary between devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from workers.analysis.copy.conditions import Number
+
+PREDEFINED = (
+    "__OPENCL_VERSION__ 120",
+    "__OPENCL_C_VERSION__ 120",
+    "__OPENCL__ 1",
+    "CL_VERSION_1_0 100",
+    "CL_VERSION_1_1 110",
+    "CL_VERSION_1_2 120",
+    "__ENDIAN_LITTLE__ 1",
+    "cl_khr_fp64 1",
+    "cl_khr_byte_addressable_store 1",
+    "cl_khr_global_int32_base_atomics 1",
+    "cl_khr_global_int32_extended_atomics 1",
+    "cl_khr_local_int32_base_atomics 1",
+    "cl_khr_local_int32_extended_atomics 1",
+    "cl_khr_int64_base_atomics 1",
+    "cl_khr_int64_extended_atomics 1",
+)
+"""Those of an OpenCL C 1.2 device with doubles. They are expanded in the text."""
+
+ANOTHER_DEVICE = (
+    "__OPENCL_VERSION__ 300",
+    "__OPENCL_C_VERSION__ 300",
+    "CL_VERSION_2_0 200",
+    "CL_VERSION_3_0 300",
+)
+"""Those of a newer device, as far as a value other than 1 matters."""
+DEVICE_MACRO = re.compile(
+    r"\b(?:__OPENCL_\w+|CL_VERSION_\w+|__opencl_c_\w+|__IMAGE_SUPPORT__|__GPU__|__CPU__"
+    r"|__FAST_\w+|__FINITE_MATH_ONLY__|FP_FAST_\w+|HALF_(?:MAX|MIN|EPSILON|DIG|MANT_DIG|RADIX)\w*"
+    r"|__has_\w+|__clang\w*|__llvm__|__GNUC\w*|__STDC_HOSTED__|__SPIR\w*|__NV\w+|__CUDA\w*"
+    r"|__(?:AMD|amd|R600|INTEL|POCL|APPLE|ANDROID|linux|x86_64|i386|aarch64|arm|SSE|AVX)\w*"
+    r"|__LP64__|_LP64|__SIZEOF_POINTER__|__SIZE_MAX__|__LONG_LONG_MAX__|_WIN32|_WIN64|POCL_\w+"
+    r"|cl_(?:khr|nv|intel|amd|arm|apple|APPLE|ext|qcom|img|pocl)_\w+)"
+)
+"""Macros that only some devices define, or define with other values."""
+
+_NO_INTEGERS = """
+    M_E M_LOG2E M_LOG10E M_LN2 M_LN10 M_PI M_PI_2 M_PI_4 M_1_PI M_2_PI M_2_SQRTPI M_SQRT2 M_SQRT1_2
+    M_E_F M_LOG2E_F M_LOG10E_F M_LN2_F M_LN10_F M_PI_F M_PI_2_F M_PI_4_F M_1_PI_F M_2_PI_F
+    M_2_SQRTPI_F M_SQRT2_F M_SQRT1_2_F FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON
+    MAXFLOAT HUGE_VALF HUGE_VAL INFINITY NAN NULL FP_ILOGB0 FP_ILOGBNAN
+    CLK_LOCAL_MEM_FENCE CLK_GLOBAL_MEM_FENCE CLK_FILTER_NEAREST CLK_FILTER_LINEAR
+    CLK_NORMALIZED_COORDS_TRUE CLK_NORMALIZED_COORDS_FALSE CLK_ADDRESS_NONE CLK_ADDRESS_CLAMP
+    CLK_ADDRESS_CLAMP_TO_EDGE CLK_ADDRESS_REPEAT CLK_ADDRESS_MIRRORED_REPEAT
+    __DATE__ __TIME__ __LINE__ __COUNTER__ __BASE_FILE__ __TIMESTAMP__ __VERSION__
+"""
+_INTEGERS = {
+    "__STDC__": 1, "__STDC_VERSION__": 199901, "__CHAR_BIT__": 8, "CHAR_BIT": 8,
+    "CHAR_MAX": 2**7 - 1, "CHAR_MIN": -(2**7), "SCHAR_MAX": 2**7 - 1, "SCHAR_MIN": -(2**7),
+    "UCHAR_MAX": 2**8 - 1, "SHRT_MAX": 2**15 - 1, "SHRT_MIN": -(2**15), "USHRT_MAX": 2**16 - 1,
+    "INT_MAX": 2**31 - 1, "INT_MIN": -(2**31), "LONG_MAX": 2**63 - 1, "LONG_MIN": -(2**63),
+    "__SCHAR_MAX__": 2**7 - 1, "__SHRT_MAX__": 2**15 - 1, "__INT_MAX__": 2**31 - 1,
+    "__LONG_MAX__": 2**63 - 1, "__SIZEOF_SHORT__": 2, "__SIZEOF_INT__": 4, "__SIZEOF_LONG__": 8,
+    "__SIZEOF_FLOAT__": 4, "__SIZEOF_DOUBLE__": 8, "__LITTLE_ENDIAN__": 1,
+    "__BYTE_ORDER__": 1234, "__ORDER_LITTLE_ENDIAN__": 1234, "__ORDER_BIG_ENDIAN__": 4321,
+    "FLT_DIG": 6, "FLT_MANT_DIG": 24, "FLT_RADIX": 2, "FLT_MAX_EXP": 128, "FLT_MIN_EXP": -125,
+    "FLT_MAX_10_EXP": 38, "FLT_MIN_10_EXP": -37, "DBL_DIG": 15, "DBL_MANT_DIG": 53,
+}  # fmt: skip
+
+KNOWN_IN_CONDITIONS: Mapping[str, Number | None] = {
+    **dict.fromkeys(_NO_INTEGERS.split()),
+    **{name: Number(value) for name, value in _INTEGERS.items()},
+    "UINT_MAX": Number(2**32 - 1, True),
+    "ULONG_MAX": Number(2**64 - 1, True),
+}
+"""Macros that each device defines. They decide ``#if``, but stay in the text, as the device's
+compiler expands them; None for those that are not known to be an integer."""
+KEYWORDS: Mapping[str, Number | None] = {"true": Number(1)}
+"""clang reads ``true`` as 1 in ``#if`` of OpenCL C, though it is no macro."""
