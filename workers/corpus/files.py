@@ -95,7 +95,7 @@ def is_source_name(name: str) -> bool:
     >>> [is_source_name(name) for name in ("a/b.cl", "./a.CL", ".git/a.cl", "a.h")]
     [True, True, False, False]
     """
-    return PurePosixPath(name).suffix.lower() == EXTENSION and not is_hidden(name)
+    return _suffix(name) == EXTENSION and not is_hidden(name)
 
 
 def is_header_name(name: str) -> bool:
@@ -104,7 +104,7 @@ def is_header_name(name: str) -> bool:
     >>> [is_header_name(name) for name in ("a/b.h", ".env", ".x/b.h", "a.cfg")]
     [True, False, False, False]
     """
-    return PurePosixPath(name).suffix.lower() in _HEADER_SUFFIXES and not is_hidden(name)
+    return _suffix(name) in _HEADER_SUFFIXES and not is_hidden(name)
 
 
 def is_archive_name(name: str) -> bool:
@@ -114,7 +114,19 @@ def is_archive_name(name: str) -> bool:
 
 def is_hidden(name: str) -> bool:
     """Whether a path inside a source, or a folder on it, begins with a dot."""
-    return any(part.startswith(".") and part != ".." for part in PurePosixPath(name).parts)
+    # PurePosixPath would take ten times as long, and hostile sources ask very often.
+    return "." in name and any(
+        part.startswith(".") and part not in (".", "..") for part in name.split("/")
+    )
+
+
+def _suffix(name: str) -> str:
+    """Return the suffix of a path's last part in lower case, as ``PurePosixPath`` has it."""
+    last = name
+    while last.endswith(("/", "/.")):
+        last = last.rstrip("/").removesuffix("/.")
+    stem, dot, suffix = last.rpartition("/")[2].rpartition(".")
+    return f".{suffix}".lower() if dot and stem and suffix else ""
 
 
 def recorded_path(name: str) -> str:

@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from workers.corpus.files import (
@@ -28,26 +29,39 @@ MAX_EXPANDED_BYTES = 512 * 2**20
 archive could include one large header very often."""
 _MAX_DEPTH = 8
 _MAX_INCLUDES = 4096
-"""Includes of one text. Together with the limit on folders this bounds the look-ups for a text that
-consists of includes only."""
+"""Maximum includes of one text."""
 _MAX_FOLDERS_ABOVE = 32
-_TOKEN = re.compile(
+_MAX_STEPS = 2_000_000
+_STEPS_PER_FILE = 2_000
+_STEPS_PER_PLACE = 4
+"""Work allowed for all files of one source, in steps of about 1 us: one for each directive, four
+for each place where a header is looked for. The work allowed for each further file takes less time
+than parsing a file."""
+_MAX_REMEMBERED = 100_000
+"""Maximum includes for which the place of the header is remembered; 30 MB."""
+_DIRECTIVE = re.compile(
     r"""
-      /\*.*?(?:\*/|\Z)
-    | //(?:\\\r?\n|[^\n])*
-    | "(?:\\.|[^"\\\n])*"?
-    | '(?:\\.|[^'\\\n])*'?
-    | \#[ \t]*(?:
+    (?: [^/"'\#]++
+      | /\*.*?(?:\*/|\Z)
+      | //(?:\\\r?\n|[^\n])*+
+      | "(?:\\.|[^"\\\n])*+"?
+      | '(?:\\.|[^'\\\n])*+'?
+      | /
+      | \#(?![ \t]*(?:include[ \t]*"[^"\n]+"|pragma[ \t]+once\b
+            |(?:if|ifdef|ifndef|elif|else|endif)\b))
+    )*+
+    (?P<directive>\#[ \t]*+(?:
         include[ \t]*"(?P<name>[^"\n]+)"[ \t]*(?://(?:\\\r?\n|[^\n])*)?
       | pragma[ \t]+(?P<once>once)\b
       | (?P<condition>if|ifdef|ifndef|elif|else|endif)\b
-      )
+    ))?
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Comments and strings, which hold no directives, and candidates for the directives needed here.
+"""Text without directives, and then a candidate for one of the directives needed here.
 
-Every alternative begins with a literal character, so that the search can jump to the next one.
+The expression skips comments and strings, which hold no directives. One match skips all of them,
+because a match for each would take most of the time.
 """
 
 Lookup = Callable[[str], str | None]
@@ -65,8 +79,9 @@ def with_includes(files: Iterable[SourceFile], lookup: Lookup) -> tuple[SourceFi
     >>> with_includes([file], {"a/t.h": "typedef float T;"}.get)[0].text
     'typedef float T;'
     """
-    budget = MemoryBudget(MAX_EXPANDED_BYTES)
-    return tuple(_expanded(one, lookup, budget) for one in files)
+    listed = list(files)
+    headers = _Headers(lookup, len(listed))
+    return tuple(_expanded(one, headers) for one in listed)
 
 
 def remembered(lookup: Lookup) -> Lookup:
@@ -88,24 +103,87 @@ class _TooLongError(Exception):
 
 
 class _BudgetSpentError(Exception):
-    """The headers put into all files of the source exceed the memory budget."""
+    """The headers put into all files of the source exceed the budget of memory or work."""
 
 
-def _expanded(file: SourceFile, lookup: Lookup, budget: MemoryBudget) -> SourceFile:
+class _Headers:
+    """The headers of one source, and the budgets of memory and work for all its files."""
+
+    def __init__(self, lookup: Lookup, num_files: int) -> None:
+        self.memory = MemoryBudget(MAX_EXPANDED_BYTES)
+        self._lookup = lookup
+        self._steps_left = _MAX_STEPS + num_files * _STEPS_PER_FILE
+        self._places: dict[tuple[str, str], str | None] = {}
+        self._comes_once: dict[str, bool] = {}
+
+    def work(self, num_steps: int) -> None:
+        """Count work. Raises _BudgetSpentError."""
+        self._steps_left -= num_steps
+        if self._steps_left < 0:
+            raise _BudgetSpentError
+
+    def find(self, path: str, name: str) -> str | None:
+        """Return the place of the header that a file at ``path`` includes as ``name``, or None."""
+        key = (path.rpartition("/")[0], name)
+        if key in self._places:
+            return self._places[key]
+        place = next(
+            (one for one in self._tried(path, name) if self._lookup(one) is not None), None
+        )
+        if len(self._places) < _MAX_REMEMBERED:
+            self._places[key] = place
+        return place
+
+    def text(self, place: str) -> str:
+        """Return the text of a header that ``find`` found; empty if it has vanished since."""
+        return self._lookup(place) or ""
+
+    def comes_once(self, place: str, text: str) -> bool:
+        """Whether a header has ``#pragma once``."""
+        known = self._comes_once.get(place)
+        if known is None:
+            known = "once" in text and any(one["once"] for one in self.directives(text))
+            self._comes_once[place] = known
+        return known
+
+    def directives(self, text: str) -> Iterator[re.Match[str]]:
+        """Yield the directives: first on a line that does not continue another."""
+        done = 0
+        while True:
+            found = _DIRECTIVE.match(text, done)
+            assert found is not None, "the expression matches an empty text, too"
+            if found["directive"] is None:
+                return
+            self.work(1)
+            start = found.start("directive")
+            line_start = text.rfind("\n", done, start) + 1
+            continues = text.endswith(("\\\n", "\\\r\n"), 0, line_start)
+            begins = (line_start or not done) and not text[line_start:start].strip(" \t")
+            if begins and not continues:
+                yield found
+            done = found.end()
+
+    def _tried(self, path: str, name: str) -> Iterator[str]:
+        for place in _places(path, name):
+            self.work(_STEPS_PER_PLACE)
+            yield place
+
+
+def _expanded(file: SourceFile, headers: _Headers) -> SourceFile:
     if file.text is None or "include" not in file.text:
         return file
     try:
-        text = _Expansion(lookup, budget).of(file.path, file.text)
-        if text == file.text or budget.take(held_bytes(text)):
+        text = _Expansion(headers).of(file.path, file.text)
+        if text == file.text or headers.memory.take(held_bytes(text)):
             return replace(file, text=text)
     except _TooLongError:
-        budget.take(MAX_TEXT_CHARS)  # the text is not held, but it took time to make
+        headers.memory.take(MAX_TEXT_CHARS)  # the text is not held, but it took time to make
         return file
     except _BudgetSpentError:
         pass
     problem = (
         "its headers do not fit, because the files of this source and their headers take more than "
-        f"{MAX_EXPANDED_BYTES} bytes: name its folders one at a time"
+        f"{MAX_EXPANDED_BYTES} bytes, or have too many directives: name its folders one at a time"
     )
     return replace(file, text=None, problem=problem)
 
@@ -118,18 +196,20 @@ class _Expansion:
     earlier copy is certainly compiled; otherwise each copy gets a guard.
     """
 
-    def __init__(self, lookup: Lookup, budget: MemoryBudget) -> None:
-        self._lookup = lookup
-        self._budget = budget
+    def __init__(self, headers: _Headers) -> None:
+        self._headers = headers
         self._pieces: list[str] = []
         self._num_chars = self._num_includes = 0
-        self._guards: dict[str, list[int]] = {}
-        self._certain: list[set[str]] = [set()]
-        """Inserted headers with ``#pragma once``: those in the file, and in each open branch."""
+        self._guards: dict[str, tuple[str, list[int]]] = {}
+        """For each inserted header with ``#pragma once``: its guard, and the guard's pieces."""
+        self._certain: set[str] = set()
+        """Headers with ``#pragma once`` of which an earlier copy is certainly compiled."""
+        self._branches: list[list[str]] = [[]]
+        """Those of ``_certain`` that were inserted outside of branches, and in each open branch."""
 
     def of(self, path: str, text: str) -> str:
         self._expand(path, text, 0)
-        for places in self._guards.values():
+        for _, places in self._guards.values():
             if len(places) == 2:  # one copy needs no guard
                 for place in places:
                     self._pieces[place] = ""
@@ -144,76 +224,72 @@ class _Expansion:
     def _expand(self, path: str, text: str, depth: int) -> None:
         if depth > _MAX_DEPTH or len(text) > MAX_TEXT_CHARS:
             raise _TooLongError
-        num_outside = len(self._certain)
+        num_outside = len(self._branches)
         done = 0
-        for token in _directives(text):
-            name, condition = token["name"], token["condition"]
+        for found in self._headers.directives(text):
+            name, condition, start = found["name"], found["condition"], found.start("directive")
             if condition:
                 self._enter_branch(condition, num_outside)
-            elif token["once"] and depth:
-                self._put(text[done : token.start()])
-                done = token.end()
-            elif name and (header := self._find(path, name)):
-                self._put(text[done : token.start()])
-                self._include(*header, depth + 1)
-                done = token.end()
+            elif found["once"] and depth:
+                self._put(text[done:start])
+                done = found.end()
+            elif name and (place := self._find(path, name)) is not None:
+                self._put(text[done:start])
+                self._include(place, depth + 1)
+                done = found.end()
                 if text[done : done + 1] not in ("", "\r", "\n"):
                     self._put("\n")  # a comment follows; the header may end in one, too
         self._put(text[done:])
-        del self._certain[num_outside:]
+        while len(self._branches) > num_outside:
+            self._leave_branch()
 
     def _enter_branch(self, word: str, num_outside: int) -> None:
-        if len(self._certain) > num_outside and not word.startswith("if"):
-            self._certain.pop()
+        if len(self._branches) > num_outside and not word.startswith("if"):
+            self._leave_branch()
         if word != "endif":
-            self._certain.append(set())
+            self._branches.append([])
 
-    def _include(self, place: str, text: str, depth: int) -> None:
-        if "once" not in text or not any(one["once"] for one in _directives(text)):
+    def _leave_branch(self) -> None:
+        self._certain.difference_update(self._branches.pop())
+
+    def _include(self, place: str, depth: int) -> None:
+        if place in self._certain:
+            return
+        text = self._headers.text(place)
+        if not self._headers.comes_once(place, text):
             self._put_header(place, text, depth)
-        elif not any(place in names for names in self._certain):
-            self._certain[-1].add(place)
-            guards = self._guards.setdefault(place, [])
-            guard = f"LLMPERF_ONCE_{list(self._guards).index(place) + 1}"
-            guards.append(len(self._pieces))
-            self._put(f"#ifndef {guard}\n#define {guard}\n")
-            self._put_header(place, text, depth)
-            guards.append(len(self._pieces))
-            self._put("\n#endif")
+            return
+        self._certain.add(place)
+        self._branches[-1].append(place)
+        guard, places = self._guards.setdefault(
+            place, (f"LLMPERF_ONCE_{len(self._guards) + 1}", [])
+        )
+        places.append(len(self._pieces))
+        self._put(f"#ifndef {guard}\n#define {guard}\n")
+        self._put_header(place, text, depth)
+        places.append(len(self._pieces))
+        self._put("\n#endif")
 
     def _put_header(self, place: str, text: str, depth: int) -> None:
-        if not self._budget.take(0):
+        if not self._headers.memory.take(0):
             raise _BudgetSpentError
         self._expand(place, text + "\n" if text.endswith("\\") else text, depth)
 
-    def _find(self, path: str, name: str) -> tuple[str, str] | None:
+    def _find(self, path: str, name: str) -> str | None:
         self._num_includes += 1
         if self._num_includes > _MAX_INCLUDES:
             raise _TooLongError
-        for place in _places(path, name):
-            found = self._lookup(place)
-            if found is not None:
-                return place, found
-        return None
-
-
-def _directives(text: str) -> Iterator[re.Match[str]]:
-    """Yield the tokens that are directives: first on a line that does not continue another."""
-    done = 0
-    for token in _TOKEN.finditer(text):
-        if token.group().startswith("#"):
-            line_start = text.rfind("\n", done, token.start()) + 1
-            continues = text.endswith(("\\\n", "\\\r\n"), 0, line_start)
-            begins = (line_start or not done) and not text[line_start : token.start()].strip(" \t")
-            if begins and not continues:
-                yield token
-        done = token.end()
+        return self._headers.find(path, name)
 
 
 def _places(path: str, name: str) -> list[str]:
-    places = [
-        posixpath.normpath(posixpath.join(str(folder), name.replace("\\", "/")))
-        for folder in PurePosixPath(path).parents[:_MAX_FOLDERS_ABOVE]
-    ]
+    name = name.replace("\\", "/")
+    places = [posixpath.normpath(posixpath.join(folder, name)) for folder in _folders(path)]
     inside = [one for one in places if not one.startswith(("..", "/"))]
     return [one for one in dict.fromkeys(inside) if is_header_name(one) or is_source_name(one)]
+
+
+@lru_cache(maxsize=256)
+def _folders(path: str) -> tuple[str, ...]:
+    """Return the folder of a file and those above it."""
+    return tuple(map(str, PurePosixPath(path).parents[:_MAX_FOLDERS_ABOVE]))

@@ -83,15 +83,11 @@ def read(path: Path, files: tuple[SourceFile, ...]) -> tuple[SourceKernel, ...]:
         elif not parsed:
             skipped.append((file.path, why_no_kernel(file)))
         else:
+            lines = _Lines(file.text or "", own_text)
             for kernel, one in zip(kernels, parsed, strict=True):
-                errors = [_with_own_line(error, file.text or "", own_text) for error in one.errors]
+                errors, unknown = lines.told(one.errors)
                 found.append(
-                    SourceKernel(
-                        kernel=kernel,
-                        errors=tuple(error for error in errors if not _VENDOR_NAME.search(error)),
-                        unknown=tuple(error for error in errors if _VENDOR_NAME.search(error)),
-                        dense=one.dense,
-                    )
+                    SourceKernel(kernel=kernel, errors=errors, unknown=unknown, dense=one.dense)
                 )
     if not found:
         raise CorpusError(no_kernel([path], skipped))
@@ -106,21 +102,45 @@ def _own_text(path: Path) -> str | None:
         return None
 
 
-def _with_own_line(error: str, text: str, own_text: str | None) -> str:
-    """Return an error about ``text`` with the line number of the file before headers were put in.
+class _Lines:
+    """Finds the line numbers of the file before headers were put in.
 
-    The number is certain before the first header and after the last one: the texts are equal there.
+    A number is certain before the first header and after the last one: the texts are equal there.
     """
-    if own_text is None or own_text == text:
-        return error
-    number, _, what = error.partition(": ")
-    lines, own_lines = text.split("\n"), own_text.split("\n")
-    line = int(number)
-    if line <= _num_equal(lines, own_lines):
-        return error
-    if len(lines) - line < _num_equal(lines[::-1], own_lines[::-1]):
-        return f"{line - len(lines) + len(own_lines)}: {what}"
-    return f"{line} of the text with its headers inserted: {what}"
+
+    def __init__(self, text: str, own_text: str | None) -> None:
+        self._is_own = own_text is None or own_text == text
+        lines, own_lines = text.split("\n"), (own_text or "").split("\n")
+        self._num_lines, self._num_own_lines = len(lines), len(own_lines)
+        self._num_before = _num_equal(lines, own_lines)
+        self._num_after = _num_equal(lines[::-1], own_lines[::-1])
+        self._known: dict[str, tuple[str, bool]] = {}
+
+    def told(self, errors: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return a kernel's errors, and those about names that a vendor's compiler may know.
+
+        The kernels of a file often share thousands of errors, so each error is examined once.
+        """
+        for error in errors:
+            if error not in self._known:
+                told = self._with_own_line(error)
+                self._known[error] = (told, _VENDOR_NAME.search(told) is not None)
+        told_errors = [self._known[error] for error in errors]
+        return (
+            tuple([told for told, is_vendors in told_errors if not is_vendors]),
+            tuple([told for told, is_vendors in told_errors if is_vendors]),
+        )
+
+    def _with_own_line(self, error: str) -> str:
+        if self._is_own:
+            return error
+        number, _, what = error.partition(": ")
+        line = int(number)
+        if line <= self._num_before:
+            return error
+        if self._num_lines - line < self._num_after:
+            return f"{line - self._num_lines + self._num_own_lines}: {what}"
+        return f"{line} of the text with its headers inserted: {what}"
 
 
 def _num_equal(some: list[str], others: list[str]) -> int:

@@ -11,6 +11,7 @@ import logging
 import re
 
 from llmperf_common.analysis import Analysis
+from llmperf_common.files.host_paths import without_host_paths
 from llmperf_common.records import Kernel
 from workers.analysis.unknown import unknown_analysis
 from workers.device.interface import DeviceRef
@@ -94,7 +95,7 @@ def left_behind(kernel: Kernel, known: Analysis | None, why: str) -> Analysis:
     """Return the analysis of a kernel whose child ended: ``known``, or one without extents."""
     if known is None:
         return unknown_analysis(kernel, why)
-    return known.with_usual_inputs(f"while inputs were chosen: {why}")
+    return known.with_usual_inputs(without_host_paths(f"while inputs were chosen: {why}"))
 
 
 def timeout_text(after_s: float) -> str:

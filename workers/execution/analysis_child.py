@@ -15,6 +15,7 @@ from workers.device.opencl.cache import compile_for_any_local_size
 from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
+from workers.sandbox.confinement import confine
 from workers.sandbox.messages import (
     Analysed,
     AnalyseJob,
@@ -33,8 +34,10 @@ on disk."""
 def main(channel: Channel, argument: str) -> None:
     """Serve jobs on ``channel`` until it closes or enough are done; ``argument``: a DeviceRef."""
     compile_for_any_local_size()
+    ref = DeviceRef(**json.loads(argument))
+    confine(ref, has_small_buffers=True)
     try:
-        analyse = _open(DeviceRef(**json.loads(argument)))
+        analyse = _open(ref)
     except LookupError as error:
         _tell_no_device(channel, error)
         return

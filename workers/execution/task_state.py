@@ -58,7 +58,7 @@ class TaskState:
     num_deaths: int = 0
     num_analysis_attempts: int = 0
     analysed: Analysis | None = None
-    """The analysis that the child has sent before it chooses inputs."""
+    """The analysis that the analysis child has sent, before the child chooses inputs."""
     needs_padding: bool = True
     """Whether buffers need padding; False if each config seems to stay in its own buffers."""
     awaits_ranges: bool = False
@@ -69,7 +69,7 @@ class TaskState:
     sentinel: tuple[SentinelReading, ...] = ()
     task_budget_s: float | None = None
     one_processor: bool | None = None
-    """Whether all its children launched from the reserved processor; None if it had no child."""
+    """Whether all children of the task launched from the reserved processor; None: no child."""
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
     _spared: set[int] = field(init=False, default_factory=set)
@@ -235,7 +235,11 @@ class TaskState:
         self.sentinel = (*self.sentinel, reading)
 
     def result(self, monitor: Monitor | None = None) -> TaskResult:
-        """Return the finished task; ``monitor`` knows the clocks during its configs' timing."""
+        """Return the finished task.
+
+        ``monitor``: has the device's clocks and temperatures from the time when the task's configs
+        ran; None if the device has no monitor.
+        """
         samples = []
         works = self.works or (None,) * len(self.configs)
         for config, recorded, window_s, work in zip(
@@ -276,7 +280,7 @@ class TaskState:
         self._spared = set()
 
     def _judged(self, outcome: Outcome, seen: Condition | None) -> Outcome:
-        """Return a timing with the findings of the kernel's analysis and the device's monitor."""
+        """Return a timing with the device's ``seen`` state and the analysis's ``data_dependent``."""
         if not isinstance(outcome, Timing):
             return outcome
         if seen is not None:

@@ -24,6 +24,7 @@ from workers.measure.task_trace import TaskTrace
 from workers.measure.timing import time_config
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
+from workers.sandbox.confinement import confine
 from workers.sandbox.messages import (
     ChildReady,
     ConfigFinished,
@@ -48,7 +49,9 @@ _CLEARED_AFTER_DEATH_S = 0.03
 
 def main(channel: Channel, argument: str) -> None:
     """Serve jobs on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
-    with open_session(DeviceRef(**json.loads(argument))) as session:
+    ref = DeviceRef(**json.loads(argument))
+    confine(ref)
+    with open_session(ref) as session:
         channel.send(ChildReady(device=session.device))
         while True:
             job = channel.receive()

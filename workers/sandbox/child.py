@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from llmperf_common.installation import HASH_VARIABLE, loaded_installation
 from workers.sandbox.channel import Channel, ChannelClosedError, UnreadableMessageError
 from workers.sandbox.child_environment import child_environment
 from workers.sandbox.messages import FromChild, ToChild
@@ -60,7 +61,11 @@ class Child:
                 env=child_environment(
                     ONE_THREAD,
                     environment,
-                    {"POCL_CACHE_DIR": str(scratch / CACHE_FOLDER), "PYOPENCL_NO_CACHE": "1"},
+                    {
+                        "POCL_CACHE_DIR": str(scratch / CACHE_FOLDER),
+                        "PYOPENCL_NO_CACHE": "1",
+                        HASH_VARIABLE: loaded_installation().sha256,
+                    },
                 ),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

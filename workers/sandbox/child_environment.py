@@ -26,10 +26,11 @@ _PREFIXES = re.compile(
     r"|LIBCLANG_|CLANG_)[A-Za-z0-9_]*"
 )
 _SECRET = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|SESSION|COOKIE"
-    r"|(?:^|_)KEY(?:$|_)|APIKEY",
+    r"TOKEN|SECRET|(?<!BY)PASS|CRED|AUTH|PRIVATE|SESSION|COOKIE"
+    r"|(?:^|_)(?:KEY|PWD)(?:$|_)|APIKEY",
     re.IGNORECASE,
 )
+_URL_WITH_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 
 
 def child_environment(
@@ -41,7 +42,11 @@ def child_environment(
     {'PATH': '/bin', 'A': '1'}
     """
     ours = os.environ if environ is None else environ
-    child = {name: value for name, value in ours.items() if is_inherited(name)}
+    child = {
+        name: value
+        for name, value in ours.items()
+        if is_inherited(name) and not _URL_WITH_PASSWORD.search(value)
+    }
     for one in more:
         child.update(one)
     return child

@@ -1,4 +1,4 @@
-"""A child's first steps: tie its life to the parent's, limit its files, and serve.
+"""A child's first steps: tie its life to the parent's, limit its files, check its code, and serve.
 
 Owns the process boundary of every child, the one place that catches every exception. The child dies
 with its parent, and Linux kills it first if memory runs out.
@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from llmperf_common.installation import check_as_parent
 from workers.sandbox.address_space import lower_limit
 from workers.sandbox.channel import Channel, ChannelClosedError
 from workers.sandbox.messages import ChildCrashed
@@ -38,6 +39,7 @@ def serve(main: Callable[[Channel, str], None]) -> None:
     lower_limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
     channel = Channel(socket.socket(fileno=int(descriptor)))
     try:
+        check_as_parent()
         main(channel, argument)
     except ChannelClosedError:
         return

@@ -13,8 +13,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from llmperf_common.installation import loaded_installation
 from workers.device.interface import DeviceRef
 from workers.sandbox.child import CACHE_FOLDER, Child
+from workers.sandbox.confinement import runs_in_host
 from workers.sandbox.processors import for_work_ahead
 from workers.sandbox.scratch import check_space
 
@@ -28,6 +30,7 @@ class ChildStarter:
     """Starts children, each with its own scratch folder below ``scratch``."""
 
     def __init__(self, scratch: Path) -> None:
+        loaded_installation()  # notes the files, if they have not been noted yet
         self._scratch = scratch
         self._started: list[Child] = []
 
@@ -55,8 +58,10 @@ class ChildStarter:
 
         Raises:
             StoreError: The scratch folder is full or gone, so the child would fail.
+            InstallationChanged: LLMPerf's files are not those that this process has loaded.
         """
         check_space(self._scratch)
+        loaded_installation().check()
         # The ends of earlier children have been reported by now, so their folders are not needed.
         for ended in [child for child in self._started if child.has_ended]:
             shutil.rmtree(ended.scratch, ignore_errors=True)
@@ -66,6 +71,9 @@ class ChildStarter:
             shutil.copytree(seed, self._scratch / name / CACHE_FOLDER)
         reference = json.dumps(dataclasses.asdict(ref))
         environment = {**self._cuda_cache(), **ref.environment}
+        if runs_in_host(ref):
+            # Its kernels may write only below this folder, and so not into those of other children.
+            environment["TMPDIR"] = str(self._scratch / name)
         if beside_timing:
             environment = {**_FEW_THREADS, **_chosen(_FEW_THREADS), **environment}
         child = Child(module, reference, environment=environment, scratch=self._scratch / name)

@@ -25,8 +25,8 @@ _MAX_FAILED_STARTS = 3
 MOST_KILLS = 30
 """Number of idle children in a row killed by other processes, after which no more are started."""
 ENDING_POLL_S = 0.01
-"""Seconds to wait at once for a killed child, and then between two looks at it. A GPU's driver
-takes at least 0.1 s to end a context, and up to 2 s on a host with busy cards."""
+"""Seconds to wait right after a child was killed, and then between two checks whether it has ended.
+A GPU's driver takes at least 0.1 s to end a context, and up to 2 s on a host with busy cards."""
 
 
 class DeviceLostError(LlmperfError):
@@ -111,8 +111,8 @@ class RunChild:
         """Kill the current child, which ended or was silent before it had opened its device.
 
         Raises:
-            ChildStartError: Too many starts in a row have failed. The message is ``report``, or how
-                the last child ended if that is empty.
+            ChildStartError: Too many starts in a row have failed. The message contains ``report``;
+                if ``report`` is empty, it says how the last child ended.
         """
         child = self.current
         assert child is not None, "no child to drop"
