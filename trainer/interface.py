@@ -18,6 +18,9 @@ import pyarrow as pa
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
+MOST_LOG2_NS = 500.0
+"""Limit of log2 of a time in ns in a model's file: squares and ratios of such times stay finite."""
+
 Progress = Callable[[str], object]
 """Called with one line of text at each step of a long call. The command line shows the lines."""
 

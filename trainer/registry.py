@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from llmperf_common.extras import require_installed
-from trainer.data.foreign_files import reading
+from trainer.data.foreign_files import MEND, reading
 from trainer.errors import BadInput
 from trainer.interface import Predictor
 
@@ -67,6 +67,6 @@ def load_model(name: str, folder: Path) -> Predictor:
         require_installed(modules, extra)
     module, attribute = _CLASSES[name]
     kind = getattr(importlib.import_module(module), attribute)
-    with reading(f"model {name!r} in {folder}"):
+    with reading(f"model {name!r} in {folder}", MEND):
         model: Predictor = kind.load(folder)
         return model

@@ -21,9 +21,20 @@ from typing import Any, Self
 import numpy as np
 
 from llmperf_common.features.features import is_counted, named_features
-from trainer.baselines.feature_network import FeatureNetwork, read_arrays
+from llmperf_common.files.json_numbers import number
+from trainer.baselines.feature_network import (
+    MAX_ARRAYS_BYTES,
+    FeatureNetwork,
+    read_arrays,
+)
 from trainer.baselines.forest import Forest
-from trainer.baselines.simple import read_model_json, write_model_json
+from trainer.baselines.simple import (
+    MODEL_FILE,
+    MOST_NUMBER,
+    model_features,
+    read_model_json,
+    write_model_json,
+)
 from trainer.interface import Floats, Predicted, Rows
 
 NAME = "feature-ensemble"
@@ -110,25 +121,42 @@ class FeatureEnsemble:
         """Read what ``save`` wrote.
 
         Raises:
-            ValueError: A file is missing or damaged.
+            ValueError: A file is missing or damaged, or all arrays together take more memory than
+                ``MAX_ARRAYS_BYTES``.
         """
+        own = cls._load_own(folder, max_bytes=MAX_ARRAYS_BYTES)
+        counted = folder / COUNTED_FOLDER
+        if counted.is_dir():
+            left = MAX_ARRAYS_BYTES - own.forest.num_bytes - own.network.weights.num_bytes
+            own.counted = cls._load_own(counted, max_bytes=left)
+        return own
+
+    @classmethod
+    def _load_own(cls, folder: Path, *, max_bytes: int) -> Self:
+        """Read an ensemble without ``counted``."""
         content = read_model_json(folder, NAME)
-        names = tuple(map(str, content["forest_features"]))
-        forest = Forest.from_arrays(read_arrays(folder / FOREST_FILE, Forest, None))
+        names = model_features(content, "forest_features")
+        forest = Forest.from_arrays(
+            read_arrays(folder / FOREST_FILE, Forest.types(), max_bytes=max_bytes)
+        )
         if len(forest.feature) and forest.feature.max() >= len(names):
             raise ValueError(
                 f"{folder / FOREST_FILE}: a tree uses a feature beyond the model's {len(names)}"
             )
         return cls(
-            network=FeatureNetwork.load(folder / NETWORK_FOLDER),
+            network=FeatureNetwork.load(
+                folder / NETWORK_FOLDER, max_bytes=max_bytes - forest.num_bytes
+            ),
             forest=forest,
             forest_names=names,
-            caution=float(content["caution"]),
-            spread_scale=float(content["spread_scale"]),
-            chosen=dict(content["chosen"]),
-            counted=(
-                cls.load(folder / COUNTED_FOLDER) if (folder / COUNTED_FOLDER).is_dir() else None
+            caution=number(content.get("caution"), f"{MODEL_FILE}: caution", least=0, most=1),
+            spread_scale=number(
+                content.get("spread_scale"),
+                f"{MODEL_FILE}: spread_scale",
+                least=0,
+                most=MOST_NUMBER,
             ),
+            chosen=dict(content["chosen"]),
         )
 
 

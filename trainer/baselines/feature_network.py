@@ -22,8 +22,18 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.features.features import named_features
+from llmperf_common.files.json_numbers import number, whole
 from llmperf_common.files.plain_files import UnfitFileError, check_plain
-from trainer.baselines.simple import read_model_json, write_model_json
+from trainer.baselines.simple import (
+    LEAST_SCALE,
+    MODEL_FILE,
+    MOST_NUMBER,
+    log2_time,
+    model_features,
+    read_model_json,
+    term_numbers,
+    write_model_json,
+)
 from trainer.interface import Codes, Floats, Predicted, Rows
 
 NAME = "feature-network"
@@ -35,6 +45,9 @@ NORM_EPSILON = 1e-5
 """Constant added to the variance in a layer norm: torch's default, which the fit uses."""
 TERM_SCALE_LOG2 = 3.0
 """One unit of a network's output in log2(ns): about the standard deviation of measured times."""
+
+MAX_ARRAYS_BYTES = 512 * 2**20
+"""Maximum bytes of a model's arrays in memory, in the types that the model computes with."""
 
 _ROWS_AT_ONCE = 64
 """Rows of one matrix product; the last product is padded with zeros. With one shape only, a row's
@@ -139,7 +152,11 @@ class Weights:
             ValueError: A shape does not match the others, or a value is not finite.
         """
         if self.into.ndim != 3 or self.up.ndim != 4 or self.skip.ndim != 3:
-            raise ValueError("feature network: into, up or skip has a wrong number of dimensions")
+            raise ValueError(
+                "feature network: array 'into', 'up' or 'skip' has a wrong number of dimensions"
+            )
+        if 0 in (*self.into.shape, *self.skip.shape):
+            raise ValueError("feature network: array 'into' or 'skip' is empty")
         (e, i, h), b, t = self.into.shape, self.up.shape[1], self.skip.shape[2]
         shapes = {
             "into": (e, i, h), "into_bias": (e, h), "norm": (e, b, 2, h), "up": (e, b, h, 2 * h),
@@ -149,9 +166,16 @@ class Weights:
         for name, wanted in shapes.items():
             array = getattr(self, name)
             if array.shape != wanted:
-                raise ValueError(f"feature network: {name} has shape {array.shape}, not {wanted}")
+                raise ValueError(
+                    f"feature network: array {name!r} has shape {array.shape}, not {wanted}"
+                )
             if not np.all(np.isfinite(array)):
-                raise ValueError(f"feature network: {name} has a value that is not finite")
+                raise ValueError(f"feature network: array {name!r} has a value that is not finite")
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights."""
+        return sum(getattr(self, one.name).nbytes for one in fields(self))
 
     @property
     def num_networks(self) -> int:
@@ -250,29 +274,49 @@ class FeatureNetwork:
         np.savez_compressed(folder / WEIGHTS_FILE, **halves)
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read what ``save`` wrote.
+    def load(cls, folder: Path, *, max_bytes: int = MAX_ARRAYS_BYTES) -> Self:
+        """Read what ``save`` wrote; the weights may take ``max_bytes`` in memory.
 
         Raises:
             ValueError: A file is missing or damaged.
         """
         content = read_model_json(folder, NAME)
-        terms = content["features"]
+        names = model_features(content, "features", "feature")
+        scaling = InputScaling(
+            names=names,
+            mean=term_numbers(content, "features", "mean"),
+            scale=term_numbers(content, "features", "scale", least=LEAST_SCALE),
+            marked=_marked(content.get("marked"), len(names)),
+        )
+        types = {one.name: np.float32 for one in fields(Weights)}
+        weights = Weights(**read_arrays(folder / WEIGHTS_FILE, types, max_bytes=max_bytes))
+        if weights.into.shape[1] != len(names) + len(scaling.marked):
+            raise ValueError(
+                f"{folder / WEIGHTS_FILE}: the networks have {weights.into.shape[1]} inputs, but "
+                f"{MODEL_FILE} lists {len(names)} features and {len(scaling.marked)} indicators"
+            )
         return cls(
-            scaling=InputScaling(
-                names=tuple(str(one["feature"]) for one in terms),
-                mean=np.array([one["mean"] for one in terms], dtype=np.float64),
-                scale=np.array([one["scale"] for one in terms], dtype=np.float64),
-                marked=np.array(content["marked"], dtype=np.int64),
+            scaling=scaling,
+            weights=weights,
+            centre_log2_ns=log2_time(content, "centre_log2_ns"),
+            spread_scale=number(
+                content.get("spread_scale"),
+                f"{MODEL_FILE}: spread_scale",
+                least=0,
+                most=MOST_NUMBER,
             ),
-            weights=Weights(**read_arrays(folder / WEIGHTS_FILE, Weights, np.float32)),
-            centre_log2_ns=float(content["centre_log2_ns"]),
-            spread_scale=float(content["spread_scale"]),
             chosen=dict(content["chosen"]),
         )
 
 
-_MAX_ARRAYS_BYTES = 512 * 2**20
+def _marked(places: object, num_features: int) -> Codes:
+    """Return the indices of the features with an indicator, from ``model.json``."""
+    if not isinstance(places, list) or len(places) > num_features:
+        raise ValueError(f"{MODEL_FILE}: marked is not a list of the features' positions")
+    each = [whole(one, f"{MODEL_FILE}: marked", least=0, most=num_features - 1) for one in places]
+    return np.array(each, dtype=np.int64)
+
+
 _LEAST_SPREAD = 1e-3
 """Smallest spread in log2: no prediction is more accurate than 0.1 %."""
 
@@ -297,28 +341,38 @@ def _batches(inputs: Single) -> Iterator[tuple[int, int, Single]]:
         yield first, len(part), filled
 
 
-def read_arrays(path: Path, kind: type, dtype: npt.DTypeLike | None) -> dict[str, Any]:
-    """Read the arrays of a ``.npz`` file whose names are the fields of ``kind``.
+def read_arrays(
+    path: Path, types: Mapping[str, npt.DTypeLike], *, max_bytes: int = MAX_ARRAYS_BYTES
+) -> dict[str, Any]:
+    """Read arrays of a ``.npz`` file.
 
     Args:
         path: the file.
-        kind: a dataclass of arrays.
-        dtype: type of the result; None keeps the stored types.
+        types: names of the arrays, with the types to convert them to. Floats may be stored for
+            floats only, and integers for integers.
+        max_bytes: maximum bytes of the stored arrays, and of the converted ones.
 
     Raises:
-        ValueError: The file cannot be read, or an array is missing.
+        ValueError: The file cannot be read, an array is missing or of another kind, or the
+            arrays would take more than ``max_bytes``.
     """
     try:
         # The file is opened here, because numpy does not close a damaged file.
-        check_plain(path, max_bytes=_MAX_ARRAYS_BYTES)
+        check_plain(path, max_bytes=MAX_ARRAYS_BYTES)
         with path.open("rb") as stored, zipfile.ZipFile(stored) as packed:
-            if sum(one.file_size for one in packed.infolist()) > _MAX_ARRAYS_BYTES:
-                raise ValueError(f"decompressed it would take more than {_MAX_ARRAYS_BYTES} bytes")
+            if sum(one.file_size for one in packed.infolist()) > max_bytes:
+                raise ValueError(f"decompressed it would take more than {max_bytes} bytes")
+        found: dict[str, Any] = {}
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
-            return {
-                one.name: file[one.name] if dtype is None else file[one.name].astype(dtype)
-                for one in fields(kind)
-            }
+            for name, wanted in types.items():
+                array, kind = file[name], np.dtype(wanted)
+                if array.dtype.kind != kind.kind:
+                    raise ValueError(f"array {name!r} is of type {array.dtype}, not {kind}")
+                num_bytes = sum(one.nbytes for one in found.values())
+                if num_bytes + array.size * kind.itemsize > max_bytes:
+                    raise ValueError(f"its arrays as {kind} would take more than {max_bytes} bytes")
+                found[name] = array.astype(kind, copy=False)
+        return found
     except (
         OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, MemoryError,
         OverflowError, SyntaxError, NotImplementedError, UnfitFileError, zipfile.BadZipFile,

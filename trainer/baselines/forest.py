@@ -24,8 +24,15 @@ _MISSING_NONE, _MISSING_ZERO, _MISSING_NAN = 0, 1, 2
 """Bits of LightGBM's ``decision_type``. Bit 0: categorical; bit 1: missing values go left; bits 2
 and 3: the values that count as missing (none, zero or NaN)."""
 
-_ROWS_AT_ONCE = 2048
-"""Rows evaluated together: 2,048 rows of 500 trees are 8 MB of node numbers, which fit a cache."""
+_PLACES_AT_ONCE = 2**20
+"""Maximum rows x trees evaluated together: 8 MiB of node numbers, which fit a cache."""
+_MOST_LEAVES = 2**22
+"""Maximum leaves of a forest: its arrays take 160 MiB."""
+_MOST_DEPTH = 4096
+"""Maximum depth of a tree: the config allows 4,096 leaves for each tree."""
+_MOST_STEPS = 2**21
+"""Maximum sum of the trees' depths, which limits the time of a row to about 0.1 s. The largest
+forest of a training with default settings has 25,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +65,17 @@ class Forest:
         """Check that the arrays form a forest, so that every walk ends at a leaf.
 
         Raises:
-            ValueError: Shapes differ, or a link points out of the arrays or to an earlier node.
+            ValueError: Shapes differ, a link points out of the arrays or to an earlier node, two
+                links point to one node, or a number is not finite.
         """
         num_nodes, num_leaves = len(self.feature), len(self.leaf)
         for one in fields(self):
             array = getattr(self, one.name)
             wanted = {"root": len(self.root), "leaf": num_leaves}.get(one.name, num_nodes)
             if array.shape != (wanted,):
-                raise ValueError(f"forest: {one.name} has shape {array.shape}, not ({wanted},)")
+                raise ValueError(
+                    f"forest: array {one.name!r} has shape {array.shape}, not ({wanted},)"
+                )
         own = np.arange(num_nodes)
         for links in (self.left, self.right):
             if np.any((links >= 0) & (links <= own)):
@@ -74,7 +84,34 @@ class Forest:
             if len(links) and not (links.min() >= -num_leaves and links.max() < num_nodes):
                 raise ValueError("forest: a link points out of the arrays")
         if num_nodes and self.feature.min() < 0:
-            raise ValueError("forest: a node compares a column whose number is negative")
+            raise ValueError("forest: array 'feature' has a negative column number")
+        if not (np.all(np.isfinite(self.leaf)) and not np.any(np.isnan(self.threshold))):
+            raise ValueError("forest: a threshold or leaf is not a number")
+        links = np.concatenate([self.root, self.left, self.right])
+        for places, num in (
+            (links[links >= 0], len(self.feature)),
+            (-1 - links[links < 0], len(self.leaf)),
+        ):
+            if np.any(np.bincount(places, minlength=num) != 1):
+                raise ValueError("forest: a node or leaf does not belong to exactly one tree")
+
+    def _check_size(self) -> None:
+        """Check that the evaluation of a row takes neither too long nor too much memory."""
+        if len(self.leaf) > _MOST_LEAVES:
+            raise ValueError(f"forest: it has more than {_MOST_LEAVES} leaves")
+        steps, depth = 0, 0
+        tree = np.flatnonzero(self.root >= 0)
+        level = self.root[tree]
+        while len(level):
+            steps, depth = steps + len(np.unique(tree)), depth + 1
+            if steps > _MOST_STEPS or depth > _MOST_DEPTH:
+                raise ValueError(
+                    f"forest: a tree is deeper than {_MOST_DEPTH}, or the depths of the trees add "
+                    f"up to more than {_MOST_STEPS}"
+                )
+            level, tree = np.concatenate([self.left[level], self.right[level]]), np.tile(tree, 2)
+            inner = level >= 0
+            level, tree = level[inner], tree[inner]
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -84,7 +121,7 @@ class Forest:
             ValueError: The text is truncated, or a split is not numerical or treats 0 as missing.
         """
         if "end of trees" not in text:
-            raise ValueError("the trees' text is cut short")
+            raise ValueError("LightGBM's model text is truncated: it has no 'end of trees'")
         parts: dict[str, list[npt.NDArray[np.float64]]] = {
             one: [] for one in ("feature", "threshold", "left", "right", "decision", "leaf")
         }
@@ -106,7 +143,9 @@ class Forest:
         decision = flat["decision"].astype(np.int32)
         missing = decision >> _MISSING_SHIFT
         if np.any(decision & _CATEGORICAL_BIT) or np.any(missing == _MISSING_ZERO):
-            raise ValueError("the trees have splits that are not numerical or treat 0 as missing")
+            raise ValueError(
+                "LightGBM's model text has a split that is not numerical or treats 0 as missing"
+            )
         return cls(
             root=np.array(roots, dtype=np.int32),
             feature=flat["feature"].astype(np.int32),
@@ -128,8 +167,9 @@ class Forest:
             Shape (n,).
         """
         total = np.zeros(len(features))
-        for first in range(0, len(features), _ROWS_AT_ONCE):
-            rows = slice(first, first + _ROWS_AT_ONCE)
+        step = max(1, _PLACES_AT_ONCE // max(1, len(self.root)))
+        for first in range(0, len(features), step):
+            rows = slice(first, first + step)
             total[rows] = self._walk(features[rows])
         return total
 
@@ -153,30 +193,41 @@ class Forest:
         # Each row is summed alone: its sum must not depend on the number of rows in the call.
         return np.asarray(self.leaf[-1 - node].reshape(num_rows, len(self.root)).sum(axis=1))
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(one.nbytes for one in self.arrays().values())
+
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the arrays by name, for ``from_arrays``."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @classmethod
+    def types(cls) -> dict[str, type[np.generic]]:
+        """Return the type of each array by its name."""
+        kinds: dict[str, type[np.generic]] = {
+            **dict.fromkeys(("threshold", "leaf"), np.float64),
+            **dict.fromkeys(("missing_left", "nan_is_missing"), np.bool_),
+        }
+        return {one.name: kinds.get(one.name, np.int32) for one in fields(cls)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Self:
         """Return a forest from the result of ``arrays``.
 
         Raises:
-            ValueError: An array is missing or of the wrong shape, or a link is wrong.
+            ValueError: An array is missing or of the wrong shape, a link is wrong, or the forest is
+                too large to be evaluated by numpy.
         """
-        kinds = {"threshold": np.float64, "leaf": np.float64}
-        booleans = ("missing_left", "nan_is_missing")
         try:
             found: dict[str, Any] = {
-                one.name: np.asarray(
-                    arrays[one.name],
-                    dtype=np.bool_ if one.name in booleans else kinds.get(one.name, np.int32),
-                )
-                for one in fields(cls)
+                name: np.asarray(arrays[name], dtype=kind) for name, kind in cls.types().items()
             }
         except KeyError as error:
             raise ValueError(f"forest: array {error} is missing") from None
-        return cls(**found)
+        forest = cls(**found)
+        forest._check_size()
+        return forest
 
 
 def _trees(text: str) -> Iterator[dict[str, str]]:

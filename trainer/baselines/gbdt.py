@@ -8,7 +8,7 @@ gives the number of trees.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,10 +20,11 @@ from llmperf_common.extras import require
 from llmperf_common.features.features import feature_names, named_features
 from trainer.baselines.forest import Forest
 from trainer.baselines.simple import read_model_json, write_model_json
-from trainer.baselines.trees_text import check_trees
+from trainer.baselines.trees_text import MAX_BYTES, check_trees
 from trainer.config import FeatureEnsembleConfig, FitConfig, GbdtConfig
 from trainer.data.dataset import row_weights
-from trainer.data.foreign_files import read_text
+from trainer.data.foreign_files import read_ascii
+from trainer.errors import BadInput
 from trainer.interface import Codes, FitData, Floats, Predicted, Progress, Rows
 
 TREES_FILE = "trees.txt"
@@ -40,6 +41,11 @@ _STOPPING_MIN_FAMILIES = 5
 """Minimum number of kernels of the validation part for early stopping on this part. With fewer
 kernels, each kernel would have too much influence, so the folds of the tuning (if any) give the
 number of trees."""
+
+_ROUNDS_WITHOUT_STOPPING = 300
+"""Maximum number of trees if neither a validation part nor folds give it."""
+_LEAF_BYTES = 96
+"""Bytes of a leaf, with its split, in LightGBM's text."""
 
 
 @dataclass(slots=True)
@@ -80,7 +86,7 @@ class Gbdt:
         path = folder / TREES_FILE
         names = tuple(map(str, content["features"]))
         try:
-            text = read_text(path)
+            text = read_ascii(path, max_bytes=MAX_BYTES)
             check_trees(text, num_features=len(names))
         except (OSError, ValueError) as error:
             raise ValueError(f"{path}: {error}; train again or copy the run anew") from None
@@ -101,10 +107,12 @@ def fit_gbdt(
         data: rows, targets, families, weights; the validation part is for early stopping.
         fit: seed and threads.
         config: ranges and defaults of the hyper-parameters.
-        progress: receives one line for each tuning step.
+        progress: receives one line for each tuning step, and a warning before the first one if the
+            trees may take more space than ``load`` reads.
         like: a model whose hyper-parameters and number of trees are used without tuning, or None.
 
     Raises:
+        BadInput: The trees take more space than ``load`` reads.
         MissingExtra: LightGBM is not installed.
     """
     if like is not None:
@@ -117,7 +125,11 @@ def fit_gbdt(
         "tuned": False,
     }
     num_families = len(np.unique(data.family))
-    if config.tune and num_families >= max(config.tune_min_families, config.tune_folds):
+    tunes = config.tune and num_families >= max(config.tune_min_families, config.tune_folds)
+    stops = tunes or data.validation is not None
+    most_trees = config.num_rounds if stops else _without_stopping(config)
+    _warn_of_size(GRID if tunes else (chosen,), most_trees, len(data.log2_ns), progress)
+    if tunes:
         chosen = _tuned(data, fit, config, progress)
     rounds = chosen.get("cv_trees")
     if data.validation is not None and (
@@ -126,17 +138,45 @@ def fit_gbdt(
         held_out = (data.validation, data.validation_log2_ns)
         booster = _train(data, chosen, fit, config, config.num_rounds, held_out)
     else:
-        booster = _train(data, chosen, fit, config, rounds or min(config.num_rounds, 300))
+        booster = _train(data, chosen, fit, config, rounds or _without_stopping(config))
     chosen["num_trees"] = booster.current_iteration()
     progress(f"gbdt: {chosen['num_trees']} trees of {chosen['num_leaves']} leaves")
     return _finish(booster, chosen)
 
 
+def _without_stopping(config: GbdtConfig) -> int:
+    return min(config.num_rounds, _ROUNDS_WITHOUT_STOPPING)
+
+
+def _warn_of_size(
+    points: Sequence[Mapping[str, int]], most_trees: int, num_rows: int, progress: Progress
+) -> None:
+    """Warn if the trees may be too large to be read again.
+
+    It is no error, because early stopping usually gives far fewer trees; ``_finish`` checks them.
+    """
+    leaves = max(
+        min(one["num_leaves"], max(1, num_rows // one["min_rows_in_leaf"])) for one in points
+    )
+    num_bytes = most_trees * leaves * _LEAF_BYTES
+    if num_bytes > MAX_BYTES:
+        progress(
+            f"gbdt: warning: {most_trees:,} trees of {leaves:,} leaves would take up to "
+            f"{num_bytes >> 20:,} MiB, and LLMPerf reads {MAX_BYTES >> 20} MiB: the fit ends with "
+            "an error unless early stopping gives fewer trees; lower gbdt.num_rounds to be sure"
+        )
+
+
 def _finish(booster: Any, chosen: dict[str, Any]) -> Gbdt:
     # Convert to text and back, so that a fitted and a loaded model are bit-identical.
-    return Gbdt(
-        booster=_booster(booster.model_to_string()), names=feature_names(), chosen=dict(chosen)
-    )
+    text = booster.model_to_string()
+    if len(text) > MAX_BYTES:
+        raise BadInput(
+            f"gbdt: the {chosen['num_trees']:,} trees take {len(text) / 2**20:.0f} MiB, more than "
+            f"the {MAX_BYTES >> 20} MiB that LLMPerf reads: lower gbdt.num_leaves or "
+            "gbdt.num_rounds, or raise gbdt.learning_rate"
+        )
+    return Gbdt(booster=_booster(text), names=feature_names(), chosen=dict(chosen))
 
 
 def _booster(text: str) -> Any:

@@ -15,23 +15,38 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from llmperf_common.families.source_sets import SourceSets
+from llmperf_common.families.source_sets import SCHEMA, SourceSets
 from llmperf_common.features.features import feature_names
 from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.ids import sha256_hex
 from trainer.baselines.roofline import roofline_log2_ns
-from trainer.baselines.simple import read_model_json, weighted_median, write_model_json
+from trainer.baselines.simple import (
+    log2_time,
+    read_model_json,
+    weighted_median,
+    write_model_json,
+)
 from trainer.data.foreign_files import read_table
-from trainer.interface import Codes, FitData, Floats, Predicted, Rows
+from trainer.interface import MOST_LOG2_NS, Codes, FitData, Floats, Predicted, Rows
 
 SOURCES_FILE = "sources.parquet"
 LAUNCHES_FILE = "launches.parquet"
 
 _SIZE_FEATURES = ("log2_work_items", "log2_local_items")
 _COLUMNS = (*_SIZE_FEATURES, "log2_ns", "log2_roofline_ns")
+_LAUNCHES = pa.schema([pa.field(name, pa.float32(), nullable=False) for name in _COLUMNS])
+_SOURCES = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("source_sha256", pa.binary(), nullable=False),
+        pa.field("num_launches", pa.int32(), nullable=False),
+    ]
+)
 _NUM_NEAREST = 5
 """Number of launches whose median time is the prediction. A single launch could be an outlier; of
 many launches, some would differ much in size."""
+_MOST_PAIRS = 2**22
+"""Maximum pairs of launches that are compared at once, to bound memory: arrays of 64 MiB."""
 _MOST_MOVED_LOG2 = 2.0
 """Largest correction, in log2, by the difference of two launches' rooflines: a factor of 4. The
 rooflines of two kernels may differ for a reason that does not affect the nearest kernel's time."""
@@ -101,7 +116,11 @@ class NearestKernel:
             nearest = self._nearest(texts[kernel], by_hash)
             if nearest is not None:
                 inside = np.flatnonzero(index == position)
-                found[inside] = self._times(nearest, sizes[inside], roofline[inside])
+                num_own = int(self.starts[nearest + 1] - self.starts[nearest])
+                step = max(1, _MOST_PAIRS // num_own)
+                for first in range(0, len(inside), step):
+                    rows_at = inside[first : first + step]
+                    found[rows_at] = self._times(nearest, sizes[rows_at], roofline[rows_at])
         return Predicted(log2_ns=found)
 
     def _nearest(self, source: str, by_hash: dict[str, int]) -> int | None:
@@ -159,17 +178,19 @@ class NearestKernel:
         """
         content = read_model_json(folder, "nearest-kernel")
         try:
-            sources = read_table(folder / SOURCES_FILE)
-            launches = read_table(folder / LAUNCHES_FILE)
-        except (OSError, pa.ArrowException) as error:
+            sources = read_table(folder / SOURCES_FILE, _SOURCES)
+            launches = read_table(folder / LAUNCHES_FILE, _LAUNCHES)
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise ValueError(f"{folder}: {error}") from None
         columns = [launches.column(name).to_numpy().astype(np.float64) for name in _COLUMNS]
         counts = sources.column("num_launches").to_numpy().astype(np.int64)
-        if counts.sum() != len(launches) or counts.min(initial=0) < 0:
+        if counts.sum() != len(launches) or counts.min(initial=1) < 1:
             raise ValueError(
                 f"{folder}: {LAUNCHES_FILE} has {len(launches)} launches, "
                 f"but {SOURCES_FILE} counts {counts.sum()}"
             )
+        if not all(np.all(np.abs(one) <= MOST_LOG2_NS) for one in columns):
+            raise ValueError(f"{folder}: {LAUNCHES_FILE} has a size or time that is impossible")
         return cls(
             sources=SourceSets.of_table(sources),
             sha256=tuple(one.hex() for one in sources.column("source_sha256").to_pylist()),
@@ -177,8 +198,8 @@ class NearestKernel:
             log2_ns=columns[2],
             roofline=columns[3],
             starts=np.concatenate([[0], np.cumsum(counts)]),
-            fallback_log2_ns=float(content["fallback_log2_ns"]),
-            fallback_residual=float(content["fallback_residual"]),
+            fallback_log2_ns=log2_time(content, "fallback_log2_ns"),
+            fallback_residual=log2_time(content, "fallback_residual"),
         )
 
 

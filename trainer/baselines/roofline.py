@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from llmperf_common.features.features import feature_names
-from trainer.baselines.simple import read_model_json, weighted_median, write_model_json
+from trainer.baselines.simple import log2_time, read_model_json, weighted_median, write_model_json
 from trainer.interface import FitData, Floats, Predicted, Rows
 
 ROOFLINE_FEATURE = "log2_roofline_ns"
@@ -51,4 +51,4 @@ class AnalyticRoofline:
     def load(cls, folder: Path) -> Self:
         """Read ``model.json``."""
         content = read_model_json(folder, "roofline")
-        return cls(fallback_log2_ns=float(content["fallback_log2_ns"]))
+        return cls(fallback_log2_ns=log2_time(content, "fallback_log2_ns"))

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from llmperf_common.features.features import feature_names, named_features
+from llmperf_common.features.features import feature_names, named_features, unknown_features
+from llmperf_common.files.json_numbers import number, numbers
 from trainer.data.foreign_files import read_json_value
-from trainer.interface import FitData, Floats, Predicted, Rows
+from trainer.interface import MOST_LOG2_NS, FitData, Floats, Predicted, Rows
 
 MODEL_FILE = "model.json"
+MOST_NUMBER = 1e30
+"""Limit of the other numbers in a model's file."""
+LEAST_SCALE = 1e-9
+"""Smallest standard deviation in a model's file: the fits replace smaller ones, or leave the
+feature out."""
+_FLOOR_FEATURE = "log2_launch_floor_ns"
 
 _LARGEST_Z = 4.0
 """Limit of standardised features, in standard deviations: outside of the range of the fit rows the
@@ -42,6 +50,52 @@ def read_model_json(folder: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("schema") != 1 or content.get("name") != name:
         raise ValueError(f"{path}: does not hold a model named {name!r} with schema version 1")
     return content
+
+
+def log2_time(content: Mapping[str, Any], name: str) -> float:
+    """Return a logarithm of times or of their ratio from ``model.json``. Raises ValueError."""
+    return number(
+        content.get(name), f"{MODEL_FILE}: {name}", least=-MOST_LOG2_NS, most=MOST_LOG2_NS
+    )
+
+
+def model_features(
+    content: Mapping[str, Any], key: str, inner: str | None = None
+) -> tuple[str, ...]:
+    """Return the names of a model's features from ``model.json``.
+
+    Args:
+        content: the content of the file.
+        key: the list of features.
+        inner: the key of the name, if the list has objects.
+
+    Raises:
+        ValueError: There is no feature, one is there twice, or this release does not compute one.
+    """
+    found = content.get(key)
+    terms = found if isinstance(found, list) else []
+    if inner is not None:
+        terms = [one.get(inner) if isinstance(one, dict) else None for one in terms]
+    names = [one for one in terms if isinstance(one, str)]
+    if not names or len(names) < len(terms):
+        raise ValueError(f"{MODEL_FILE}: {key} does not list features")
+    lost = unknown_features(names)
+    if lost:
+        raise ValueError(
+            f"{MODEL_FILE}: this release does not compute the feature {lost[0]!r:.60}: "
+            "train the model again"
+        )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{MODEL_FILE}: {key} lists a feature twice")
+    return tuple(names)
+
+
+def term_numbers(
+    content: Mapping[str, Any], key: str, name: str, *, least: float = -MOST_NUMBER
+) -> Floats:
+    """Return the number ``name`` of each object in the list ``key``. Raises ValueError."""
+    values = [one.get(name) for one in content[key]]
+    return numbers(values, f"{MODEL_FILE}: {name} of {key}", least=least, most=MOST_NUMBER)
 
 
 def weighted_median(values: Floats, weight: Floats) -> float:
@@ -79,7 +133,7 @@ class GlobalMedian:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read ``model.json``."""
-        return cls(log2_ns=float(read_model_json(folder, "global-median")["log2_ns"]))
+        return cls(log2_ns=log2_time(read_model_json(folder, "global-median"), "log2_ns"))
 
 
 @dataclass(slots=True)
@@ -166,16 +220,32 @@ class LaunchFloorLogLinear:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read ``model.json``."""
+        """Read ``model.json``.
+
+        Raises:
+            ValueError: The file is missing or damaged.
+        """
         content = read_model_json(folder, "log-linear")
-        terms = content["terms"]
+        names = model_features(content, "terms", "feature")
+        if _FLOOR_FEATURE not in names:
+            raise ValueError(f"{MODEL_FILE}: terms lacks the feature {_FLOOR_FEATURE}")
         return cls(
-            names=tuple(term["feature"] for term in terms),
-            mean=np.array([term["mean"] for term in terms], dtype=np.float64),
-            scale=np.array([term["scale"] for term in terms], dtype=np.float64),
-            coefficients=np.array([term["coefficient"] for term in terms], dtype=np.float64),
-            intercept=float(content["intercept"]),
-            fallback_floor_ns=float(content["fallback_floor_ns"]),
+            names=names,
+            mean=term_numbers(content, "terms", "mean"),
+            scale=term_numbers(content, "terms", "scale", least=LEAST_SCALE),
+            coefficients=term_numbers(content, "terms", "coefficient"),
+            intercept=number(
+                content.get("intercept"),
+                f"{MODEL_FILE}: intercept",
+                least=-MOST_NUMBER,
+                most=MOST_NUMBER,
+            ),
+            fallback_floor_ns=number(
+                content.get("fallback_floor_ns"),
+                f"{MODEL_FILE}: fallback_floor_ns",
+                least=0,
+                most=MOST_NUMBER,
+            ),
         )
 
 
@@ -194,5 +264,5 @@ def _standardised(features: Floats, mean: Floats, scale: Floats) -> Floats:
 
 
 def _floor_ns(features: Floats, names: tuple[str, ...], fallback_ns: float) -> Floats:
-    measured = features[:, names.index("log2_launch_floor_ns")]
+    measured = features[:, names.index(_FLOOR_FEATURE)]
     return np.where(np.isfinite(measured), np.exp2(np.nan_to_num(measured)), fallback_ns)

@@ -26,6 +26,7 @@ from llmperf_common.statistics.metrics import encode
 from llmperf_common.store.files.location import Location
 from llmperf_common.store.tables.reader import open_dataset
 from trainer.data.foreign_files import reading
+from trainer.data.plausible import check_devices, check_features, check_times
 from trainer.errors import BadInput
 from trainer.interface import Codes, Floats, Rows
 
@@ -67,7 +68,7 @@ class TrainingData:
         num_by_status: number of rows by status, over the whole dataset.
         num_ok_by_regime: number of ok rows by regime.
         num_censored_by_regime: number of ``over_time_budget`` rows by regime.
-        identity: ``plan_hashes`` and ``manifest_version`` of the dataset.
+        identity: ``plan_hashes``, ``manifest_version`` and ``harness_version`` of the dataset.
     """
 
     rows: Rows
@@ -180,7 +181,7 @@ def load_data(path: Location) -> TrainingData:
     """Read the newest version of the dataset in ``path``.
 
     Raises:
-        BadInput: The dataset has no usable row.
+        BadInput: The dataset has no usable row, or impossible numbers.
         StoreError: There is no dataset in ``path``.
         ShardError: A shard is missing or damaged.
     """
@@ -189,6 +190,7 @@ def load_data(path: Location) -> TrainingData:
     identity = {
         "plan_hashes": list(dataset.run.plan_hashes),
         "manifest_version": dataset.manifest.version,
+        "harness_version": dataset.run.harness_version,
     }
     with reading(f"{path}: the dataset's rows (check them with `llmperf dataset verify`)"):
         return data_from_tables(
@@ -211,24 +213,29 @@ def data_from_tables(
         identity: ``plan_hashes`` (a list, from the run) and ``manifest_version``.
 
     Raises:
-        BadInput: No row is ok.
+        BadInput: No row is ok, or a time, a device's number or a feature is impossible.
     """
     status = _texts(samples, "status")
     regime = _texts(samples, "regime")
     sized = pc.list_value_length(samples.column("global_size")).to_numpy() > 0
     median = samples.column("median_ns").cast(pa.float64()).to_numpy()
-    usable = (status == OK_STATUS) & sized & np.isfinite(median) & (median > 0)
+    # A timer with coarse steps may have read 0 ns: such a row says nothing.
+    usable = (status == OK_STATUS) & sized & (median != 0)
     if not np.any(usable):
         raise BadInput(
             f"the dataset has {len(samples)} rows and none is ok, so there is nothing to learn "
             "from; list its failures with `llmperf dataset stats`"
         )
+    check_times(samples, median, usable)
+    check_devices(devices)
     kept = samples.filter(pa.array(usable))
     row = kernel_rows(kept, kernels)
+    features = features_from_tables(kept, kernels, devices)
+    check_features(features, kept)
     per_reading = kept.column("launches_per_reading").cast(pa.float64()).to_numpy()
     return TrainingData(
         rows=Rows(
-            features=features_from_tables(kept, kernels, devices),
+            features=features,
             samples=kept,
             kernels=kernels,
             kernel_row=row,

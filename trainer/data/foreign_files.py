@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,13 @@ from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from trainer.errors import BadInput
 
-MAX_JSON_BYTES = 256 * 2**20
+MAX_JSON_BYTES = 32 * 2**20
+"""Maximum size of a JSON file of a run in bytes, unpacked. The largest tokenizers have 32 MiB, and
+other files, except the training range, up to 0.3 MiB for 5,000 kernels."""
+MEND = "copy the run again, or train it anew"
+"""What a user can do about a damaged file of a run."""
 PACKED_SUFFIX = ".gz"
 MAX_TABLE_BYTES = 2**30
-_MAX_JSON_VALUES = 4_000_000
 _MAX_FILES = 10_000
 _DAMAGE = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RecursionError,
@@ -34,60 +37,126 @@ _DAMAGE = (
 )  # fmt: skip
 """Exceptions that a library may raise on a damaged file."""
 
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_KINDS = (
+    (pa.types.is_integer, pa.types.is_floating),
+    (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+    _LISTS,
+)
+"""Types that may stand for each other in a column. An exact test follows when the values are cast,
+such as of numbers without a fraction to integers."""
+
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Turn a reader's exception on a damaged file into BadInput; an LlmperfError passes through."""
+def reading(what: str, mend: str = "") -> Iterator[None]:
+    """Turn a reader's exception on a damaged file into BadInput; an LlmperfError passes through.
+
+    Args:
+        what: names the file in the message.
+        mend: what the user can do, for the end of the message.
+    """
     try:
         yield
     except LlmperfError:
         raise
     except _DAMAGE as error:
         detail = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{what} cannot be read: {detail[:500]}") from None
+        end = f"; {mend}" if mend else ""
+        raise BadInput(f"{what} cannot be read: {detail[:500]}{end}") from None
 
 
-def read_json_value(path: Path) -> Any:
+def read_json_value(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """Return the value of a JSON file (``.gz``: unpacked). Raises OSError, ValueError."""
+    data = _read(path, max_bytes)
+    return parse_json(_unpacked(data, max_bytes) if path.suffix == PACKED_SUFFIX else data)
+
+
+def _read(path: Path, max_bytes: int) -> bytes:
     try:
-        data = read_plain(path, max_bytes=MAX_JSON_BYTES)
+        return read_plain(path, max_bytes=max_bytes)
     except UnfitFileError as error:
         raise ValueError(str(error)) from None
-    if path.suffix == PACKED_SUFFIX:
-        data = _unpacked(data)
-    return parse_json(data, max_values=_MAX_JSON_VALUES)
 
 
-def _unpacked(data: bytes) -> bytes:
-    """Return the unpacked bytes of gzip data. Raises ValueError above ``MAX_JSON_BYTES``."""
+def _unpacked(data: bytes, max_bytes: int) -> bytes:
+    """Return the unpacked bytes of gzip data. Raises ValueError above ``max_bytes``."""
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: with gzip's header and checksum
     try:
-        found = unpacker.decompress(data, MAX_JSON_BYTES + 1)
+        found = unpacker.decompress(data, max_bytes + 1)
     except zlib.error as error:
         raise ValueError(f"damaged gzip data: {error}") from None
-    if len(found) > MAX_JSON_BYTES:
-        raise ValueError(f"the gzip data unpacks to more than {MAX_JSON_BYTES} bytes")
+    if len(found) > max_bytes:
+        raise ValueError(f"the gzip data unpacks to more than {max_bytes} bytes")
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("damaged gzip data: it ends early, or more data follows its end")
     return found
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file. Raises OSError, ValueError."""
-    try:
-        return read_plain(path, max_bytes=MAX_JSON_BYTES).decode("utf-8")
-    except UnfitFileError as error:
-        raise ValueError(str(error)) from None
+def read_ascii(path: Path, *, max_bytes: int) -> str:
+    """Return the text of an ASCII file. Raises OSError, ValueError."""
+    data = _read(path, max_bytes)
+    if not data.isascii():  # one such character could make the text take four times the file's size
+        raise ValueError("it has characters outside of ASCII")
+    return data.decode("ascii")
 
 
-def read_table(path: Path) -> pa.Table:
-    """Return the table of a Parquet file. Raises OSError, ValueError, ArrowException."""
-    try:
-        data = pa.py_buffer(read_plain(path, max_bytes=MAX_TABLE_BYTES))
-    except UnfitFileError as error:
-        raise ValueError(str(error)) from None
-    check_memory(data)
-    return pq.read_table(pa.BufferReader(data))
+def read_table(path: Path, wanted: pa.Schema, *, others: Collection[str] = ()) -> pa.Table:
+    """Return some columns of a Parquet file; no other column is unpacked.
+
+    Args:
+        path: the file.
+        wanted: columns that the file must have, with the types to cast them to. A field that is not
+            nullable must have no nulls.
+        others: names of further columns, which may be missing and keep their types.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file is too large, or a wanted column is missing, is of another type or has
+            nulls. Names and types are checked before anything is unpacked.
+        ArrowException: The file is damaged.
+    """
+    data = pa.py_buffer(_read(path, MAX_TABLE_BYTES))
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        stored = file.schema_arrow
+        _check_columns(stored, wanted)
+        names = [*wanted.names, *(one for one in others if stored.names.count(one) == 1)]
+        check_memory(data, names)
+        table = file.read(columns=names).select(names)
+        table.validate(full=True)  # texts that are not UTF-8
+        table = with_types(table, wanted)
+    for field in wanted:
+        if not field.nullable and table.column(field.name).null_count:
+            raise ValueError(f"column {field.name} has nulls")
+    return table
+
+
+def _check_columns(stored: pa.Schema, wanted: pa.Schema) -> None:
+    """Raise ValueError if a wanted column is missing, or of another kind of type."""
+    for field in wanted:
+        if stored.names.count(field.name) != 1:
+            there = "missing" if field.name not in stored.names else "there twice"
+            raise ValueError(f"column {field.name} is {there}")
+        _check_kind(stored.field(field.name), field.type)
+
+
+def _check_kind(found: pa.Field, wanted: pa.DataType) -> None:
+    if not _is_alike(found.type, wanted):
+        raise ValueError(f"column {found.name} is {found.type}, not {wanted}")
+
+
+def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether two types are of one kind, such as numbers; a column of nulls is of each kind."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_null(found) or found == wanted:
+        return True
+    for kinds in _KINDS:
+        if any(is_kind(wanted) for is_kind in kinds):
+            return any(is_kind(found) for is_kind in kinds) and (
+                kinds is not _LISTS or _is_alike(found.value_type, wanted.value_type)
+            )
+    return False
 
 
 def with_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -96,12 +165,13 @@ def with_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
     Columns that ``schema`` does not name stay as they are; missing columns stay missing.
 
     Raises:
-        ValueError: A column cannot be cast, such as texts to numbers.
+        ValueError: A column is of another kind, or cannot be cast without a loss.
     """
     for number, name in enumerate(table.column_names):
         if name not in schema.names:
             continue
         wanted = schema.field(name).type
+        _check_kind(table.schema.field(number), wanted)
         try:
             column = table.column(number).cast(wanted)
         except pa.ArrowException:

@@ -189,27 +189,31 @@ def _check_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     for name, array in arrays.items():
         dimensions = 2 if name == "features" else 1
         if array.ndim != dimensions:
-            raise ValueError(f"{name} has {array.ndim} dimensions, not {dimensions}")
+            raise ValueError(f"array {name!r} has {array.ndim} dimensions, not {dimensions}")
         if name in _ONE_A_LAUNCH and len(array) != num_launches:
-            raise ValueError(f"{name} has {len(array)} rows, but group has {num_launches}")
+            raise ValueError(
+                f"array {name!r} has {len(array)} rows, but array 'group' has {num_launches}"
+            )
     if len(arrays["suffix_start"]) != num_launches + 1:
-        raise ValueError("suffix_start needs one entry more than there are launches")
+        raise ValueError("array 'suffix_start' must have one entry more than there are launches")
     for start, ids in (("prefix_start", "prefix_ids"), ("suffix_start", "suffix_ids")):
         if len(arrays[start]) == 0 or arrays[start][-1] != len(arrays[ids]):
-            raise ValueError(f"the last entry of {start} is not the length of {ids}")
+            raise ValueError(f"the last entry of array {start!r} is not the length of {ids!r}")
     if len(arrays["suffix_values"]) != len(arrays["suffix_ids"]):
-        raise ValueError("suffix_values and suffix_ids differ in length")
+        raise ValueError("arrays 'suffix_values' and 'suffix_ids' differ in length")
 
 
 def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Raise ValueError if a start or group points outside of the arrays; ids are not checked."""
+    """Raise ValueError if a start or a group's number is wrong; token ids are not checked."""
     for name in ("prefix_start", "suffix_start"):
         starts = arrays[name]
         if starts[0] != 0 or (starts[1:] < starts[:-1]).any():
-            raise ValueError(f"{name} does not ascend from 0")
+            raise ValueError(f"array {name!r} does not ascend from 0")
     group, num_groups = arrays["group"], len(arrays["prefix_start"]) - 1
     if len(group) and not 0 <= group.min() <= group.max() < num_groups:
-        raise ValueError(f"an index in group is outside the {num_groups} prefixes")
+        raise ValueError(
+            f"array 'group' has a value outside 0 to {num_groups - 1}, the numbers of the prefixes"
+        )
 
 
 def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: int) -> None:
@@ -231,7 +235,9 @@ def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: in
         for begin in range(0, len(ids), _CHUNK_BYTES):
             some = ids[begin : begin + _CHUNK_BYTES]
             if some.min() < lowest or some.max() >= vocabulary:
-                raise _damaged(folder, f"{name} has a token that the tokenizer does not produce")
+                raise _damaged(
+                    folder, f"array {name!r} has a token that the tokenizer does not produce"
+                )
 
 
 def _write_array(folder: Path, name: str, array: npt.NDArray[Any]) -> dict[str, Any]:

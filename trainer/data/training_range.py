@@ -15,7 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.features.features import feature_meanings
+from llmperf_common.files.json_numbers import number, number_rows, numbers
 from trainer.interface import Codes, Floats
+
+MAX_FILE_BYTES = 64 * 2**20
+"""Maximum size of ``training_range.json`` in bytes: 1.2 KB for each of 50,000 train kernels."""
 
 _CHECKED_PREFIXES = ("static_", "log2_")
 _SLACK_LOG2 = 0.5
@@ -24,6 +28,13 @@ _SLACK_SHARE = 0.05
 """A feature may exceed its range by this share of the range, if it is more than the slack above."""
 _DISTANCE_SLACK = 1.5
 _DISTANCE_QUANTILE = 0.95
+_MOST = 1e30
+"""Limit of the numbers in the file. The features are logarithms, shares and counts, and squares of
+their distances stay finite."""
+_MOST_FEATURES = 4096
+"""Maximum number of features in the file; this release computes fewer than 200."""
+_LEAST_SCALE = 1e-9
+"""Smallest standard deviation; ``training_range`` replaces smaller ones by 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,25 +94,56 @@ class TrainingRange:
         try:
             ranges, static = content["ranges"], content["static"]
             names = tuple(ranges)
-            pairs = [ranges[name] or (np.nan, np.nan) for name in names]
-            features = static["features"]
-            found = cls(
-                names=names,
-                low=np.array([low for low, _ in pairs], dtype=np.float64),
-                high=np.array([high for _, high in pairs], dtype=np.float64),
-                static_columns=tuple(names.index(name) for name in features),
-                kernels=np.array(static["kernels"], dtype=np.float64).reshape(-1, len(features)),
-                centre=np.array(static["centre"], dtype=np.float64),
-                scale=np.array(static["scale"], dtype=np.float64),
-                far=float(static["far"]),
-            )
-            if not found.centre.shape == found.scale.shape == (len(features),):
+            if len(names) > _MOST_FEATURES:
+                raise ValueError(f"it has more than {_MOST_FEATURES} features")
+            pairs = np.array([_range(name, ranges[name]) for name in names]).reshape(-1, 2)
+            columns = _columns(static["features"], names)
+            centre = numbers(static["centre"], "centre", least=-_MOST, most=_MOST)
+            scale = numbers(static["scale"], "scale", least=_LEAST_SCALE, most=_MOST)
+            if not len(centre) == len(scale) == len(columns):
                 raise ValueError(
-                    f"centre or scale does not have {len(features)} values (one per static feature)"
+                    f"centre or scale does not have {len(columns)} values (one per static feature)"
                 )
-            return found
-        except (KeyError, TypeError, ValueError) as error:
+            return cls(
+                names=names,
+                low=pairs[:, 0],
+                high=pairs[:, 1],
+                static_columns=columns,
+                kernels=number_rows(
+                    static["kernels"], len(columns), "kernels", least=-_MOST, most=_MOST
+                ),
+                centre=centre,
+                scale=scale,
+                far=number(static["far"], "far", least=0, most=_MOST),
+            )
+        except KeyError as error:
+            raise ValueError(f"training_range.json: {error} is missing") from None
+        except (TypeError, ValueError) as error:
             raise ValueError(f"training_range.json: {error}") from None
+
+
+def _range(name: str, ends: object) -> tuple[float, float]:
+    """Return a feature's range from the file; NaN for a feature without a known value."""
+    if ends is None:
+        return np.nan, np.nan
+    what = f"the range of {name:.60}"
+    low, high = number_rows([ends], 2, what, least=-_MOST, most=_MOST)[0]
+    if low > high:
+        raise ValueError(f"{what} begins above its end")
+    return low, high
+
+
+def _columns(features: object, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the positions in ``names`` of the static features that the file lists."""
+    if not isinstance(features, list) or not all(isinstance(one, str) for one in features):
+        raise ValueError("features is not a list of names")
+    position = {name: place for place, name in enumerate(names)}
+    lost = [name for name in features if name not in position]
+    if lost:
+        raise ValueError(f"the static feature {lost[0]!r:.40} has no range")
+    if len(set(features)) < len(features):
+        raise ValueError("features lists a static feature twice")
+    return tuple(position[name] for name in features)
 
 
 def training_range(features: Floats, names: Sequence[str], kernel_row: Codes) -> TrainingRange:

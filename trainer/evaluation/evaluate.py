@@ -41,6 +41,7 @@ from trainer.run.folder import (
     new_folder,
     write_json,
 )
+from trainer.run.harness import harness_notes
 from trainer.run.loaded import LoadedRun
 
 TABLE_FILE = "table.md"
@@ -127,11 +128,17 @@ def evaluate(
     kept = without_measured(run, data, index)
     index = kept.index
     first, *others = predict_rows(
-        data, index, {run.name: run.model, **run.baselines}, run.conformal
+        data, index, {run.name: run.model, **run.baselines}, run.conformal, where=str(run.folder)
     )
     own, said = with_factors(run, data, first)
     predictions = [*own, *others]
-    notes = [*dict.fromkeys((*run.notes, *row_notes)), *joined.notes, *said, *cut_notes(first)]
+    notes = [
+        *dict.fromkeys((*run.notes, *row_notes)),
+        *harness_notes(run.harness_version, data.identity),
+        *joined.notes,
+        *said,
+        *cut_notes(first),
+    ]
     if kept.num_left_out:
         notes.append(
             f"{kept.num_left_out} rows are not scored: kernel factors were measured from these rows"

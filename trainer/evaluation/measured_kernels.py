@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trainer.data.dataset import TrainingData
 from trainer.errors import BadInput
 from trainer.evaluation.scoring import Prediction
+from trainer.run.answers import check_intervals
 from trainer.run.kernel_factors import corrected, floor_ns
 from trainer.run.loaded import LoadedRun
 
@@ -71,8 +72,10 @@ def with_factors(
         floor = floor_ns(run.devices.get(factor.device_class))
         own = corrected(run.factors.few_shot, factor, prediction.log2_ns[rows], floor)
         log2_ns[rows] = own.log2_ns
-        low[rows] = np.exp2(own.log2_ns - own.half_width_log2)
-        high[rows] = np.exp2(own.log2_ns + own.half_width_log2)
+        with np.errstate(over="ignore"):  # checked next
+            low[rows] = np.exp2(own.log2_ns - own.half_width_log2)
+            high[rows] = np.exp2(own.log2_ns + own.half_width_log2)
+        check_intervals(low[rows], high[rows], run.where)
         num_rows, num_kernels = num_rows + len(rows), num_kernels + 1
     if num_rows == 0:
         return [prediction], []

@@ -26,6 +26,7 @@ from llmperf_common.statistics.metrics import (
 from trainer.config import JudgeConfig
 from trainer.data.dataset import Texts, TrainingData
 from trainer.interface import Floats, Predicted, Predictor
+from trainer.run.answers import check_intervals, check_spread, checked_prediction
 
 Index = npt.NDArray[np.intp]
 
@@ -91,7 +92,8 @@ def with_interval(
 ) -> Prediction:
     """Return the predictions ``said`` for the rows at ``index``, with intervals by regime."""
     regimes = data.texts("regime")[index]
-    low, high = conformal.interval_ns(said.log2_ns, regimes, said.spread)
+    with np.errstate(over="ignore"):  # ``predict_rows`` checks the ends
+        low, high = conformal.interval_ns(said.log2_ns, regimes, said.spread)
     return Prediction(
         model=model,
         index=index,
@@ -118,13 +120,31 @@ def predict_rows(
     index: Index,
     models: Mapping[str, Predictor],
     conformal: Conformal,
+    *,
+    where: str = "",
 ) -> list[Prediction]:
-    """Let each model predict the rows at ``index``; ``conformal`` is for the first model only."""
+    """Let each model predict the rows at ``index``.
+
+    Args:
+        data: the dataset.
+        index: positions of the rows to predict.
+        models: the models by name.
+        conformal: widths of the intervals, for the first model only.
+        where: names the run in messages.
+
+    Raises:
+        BadInput: A predicted time or the end of an interval is not a finite number.
+    """
     rows = data.rows.take(index)
-    said = {name: model.predict(rows) for name, model in models.items()}
+    named = {name: f"{where}: model {name}" if where else f"model {name}" for name in models}
+    said = {name: checked_prediction(model, rows, named[name]) for name, model in models.items()}
     first, *others = said.items()
+    check_spread(first[1], conformal.by_spread, named[first[0]])
+    own = with_interval(first[0], index, first[1], conformal, data)
+    if own.low_ns is not None and own.high_ns is not None:
+        check_intervals(own.low_ns, own.high_ns, named[own.model])
     return [
-        with_interval(first[0], index, first[1], conformal, data),
+        own,
         *(Prediction(model=name, index=index, log2_ns=one.log2_ns) for name, one in others),
     ]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,20 +37,27 @@ from trainer.fit.checkpoint_folder import (
     publish,
     read_whole,
     set_aside,
+    state_in,
     steps_in,
     write_file,
 )
 from trainer.fit.checkpoint_folder import name_of as name_of_step
+from trainer.fit.checkpoint_shapes import (
+    FIRST_MOMENT,
+    SECOND_MOMENT,
+    check_moments,
+    check_weights,
+    moments_name,
+    weights_in,
+    weights_name,
+)
 from trainer.fit.engine import Engine, ParameterState
 from trainer.fit.ranks import Ranks
 from trainer.fit.stopping import Stopping
-from trainer.regressor.checkpoint_files import check_header
 
 _FORMAT = 1
 _SHARD_ELEMENTS = 2**28
 """Maximum number of elements of a shard: 1 GiB of weights and 2 GiB of moments."""
-_FIRST_MOMENT = ".exp_avg"
-_SECOND_MOMENT = ".exp_avg_sq"
 _SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -119,12 +127,19 @@ def save(
 def resume(folder: Path, identity: str, ranks: Ranks) -> tuple[Checkpoint, FitState] | None:
     """Return the newest whole checkpoint and its state, the same on all ranks; None without one.
 
-    Newer checkpoints that are not whole are hidden.
+    Newer checkpoints that are not whole are hidden. A checkpoint of this run is whole only if its
+    state and its moments have the form that ``save`` writes.
 
     Raises:
         RunExists: The checkpoint belongs to another run.
     """
-    found = newest_whole(folder) if ranks.is_first else None
+
+    def check(one: Checkpoint) -> None:
+        if _is_of_run(one, identity):
+            _state_of(one, identity)
+            check_moments(one.path)
+
+    found = newest_whole(folder, check) if ranks.is_first else None
     if ranks.is_first:
         for step in steps_in(folder):
             if found is None or step > found.step:
@@ -132,17 +147,30 @@ def resume(folder: Path, identity: str, ranks: Ranks) -> tuple[Checkpoint, FitSt
     found = ranks.broadcast(found)
     if found is None:
         return None
-    if (found.state.get("format"), found.state.get("identity")) != (_FORMAT, identity):
+    if not _is_of_run(found, identity):
         raise RunExists(
             f"{folder}: holds the checkpoints of another run (other data, model, config or "
             "release): name another output folder"
         )
-    return found, FitState(
-        step=found.step,
-        identity=identity,
-        stopping=Stopping.from_json(found.state["stopping"]),
-        seconds=float(found.state["seconds"]),
-    )
+    return found, _state_of(found, identity)
+
+
+def _is_of_run(checkpoint: Checkpoint, identity: str) -> bool:
+    state = checkpoint.state
+    return (state.get("format"), state.get("identity")) == (_FORMAT, identity)
+
+
+def _state_of(checkpoint: Checkpoint, identity: str) -> FitState:
+    """Return the state in a checkpoint of this format. Raises ValueError."""
+    step, seconds = checkpoint.state.get("step"), checkpoint.state.get("seconds")
+    if type(step) is not int or step != checkpoint.step:
+        raise ValueError(f"{STATE_FILE} is of step {step!r:.40}")
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= sys.float_info.max:
+        raise ValueError(f"{STATE_FILE}: seconds = {seconds!r:.40} is not a duration")
+    stopping = Stopping.from_json(checkpoint.state.get("stopping"))
+    if stopping.best_step is not None and stopping.best_step > step:
+        raise ValueError(f"{STATE_FILE}: its best step {stopping.best_step} is after step {step}")
+    return FitState(step=step, identity=identity, stopping=stopping, seconds=float(seconds))
 
 
 def load_weights(checkpoint: Path, model: nn.Module) -> None:
@@ -154,10 +182,9 @@ def load_weights(checkpoint: Path, model: nn.Module) -> None:
     parameters = {
         name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
     }
-    _check_shapes(checkpoint, {name: one.shape for name, one in parameters.items()})
+    check_weights(checkpoint, {name: one.shape for name, one in parameters.items()})
     try:
-        for path in sorted(checkpoint.glob("weights-*.safetensors")):
-            check_header(path)
+        for path in weights_in(checkpoint):
             with safe_open(path, framework="pt") as file, torch.no_grad():
                 for name in file.keys():  # noqa: SIM118  (the file is not a dict)
                     parameters[name].copy_(file.get_tensor(name))
@@ -166,9 +193,9 @@ def load_weights(checkpoint: Path, model: nn.Module) -> None:
 
 
 def states_of(checkpoint: Path) -> Iterator[tuple[str, ParameterState]]:
-    """Yield name and state of each parameter in a checkpoint."""
-    for path in sorted(checkpoint.glob("weights-*.safetensors")):
-        beside = path.with_name(path.name.replace("weights-", "moments-"))
+    """Yield name and state of each parameter in a checkpoint that ``resume`` returned."""
+    for path in weights_in(checkpoint):
+        beside = path.with_name(moments_name(path.name))
         with (
             safe_open(path, framework="pt") as weights,
             safe_open(beside, framework="pt") as moments,
@@ -178,8 +205,8 @@ def states_of(checkpoint: Path) -> Iterator[tuple[str, ParameterState]]:
                     name,
                     ParameterState(
                         weight=weights.get_tensor(name),
-                        exp_avg=moments.get_tensor(name + _FIRST_MOMENT),
-                        exp_avg_sq=moments.get_tensor(name + _SECOND_MOMENT),
+                        exp_avg=moments.get_tensor(name + FIRST_MOMENT),
+                        exp_avg_sq=moments.get_tensor(name + SECOND_MOMENT),
                     ),
                 )
 
@@ -246,19 +273,19 @@ def _best_steps(folder: Path, keep: int) -> set[int]:
     best = set()
     for step in steps_in(folder)[-keep:]:
         try:
-            text = (folder / name_of_step(step) / STATE_FILE).read_text(encoding="utf-8")
-            best.add(Stopping.from_json(json.loads(text)["stopping"]).best_step)
-        except (OSError, ValueError, KeyError):
+            state = state_in(folder / name_of_step(step))
+            best.add(Stopping.from_json(state.get("stopping")).best_step)
+        except (OSError, ValueError):
             continue  # not whole
     return {step for step in best if step is not None}
 
 
 def _files(number: int, states: Mapping[str, ParameterState]) -> Iterator[tuple[str, bytes]]:
     weights = {name: state.weight for name, state in states.items()}
-    yield f"weights-{number:05d}.safetensors", safetensors.torch.save(weights)
-    moments = {name + _FIRST_MOMENT: state.exp_avg for name, state in states.items()}
-    moments |= {name + _SECOND_MOMENT: state.exp_avg_sq for name, state in states.items()}
-    yield f"moments-{number:05d}.safetensors", safetensors.torch.save(moments)
+    yield weights_name(number), safetensors.torch.save(weights)
+    moments = {name + FIRST_MOMENT: state.exp_avg for name, state in states.items()}
+    moments |= {name + SECOND_MOMENT: state.exp_avg_sq for name, state in states.items()}
+    yield moments_name(weights_name(number)), safetensors.torch.save(moments)
 
 
 def _plan(shapes: Mapping[str, torch.Size]) -> list[list[str]]:
@@ -280,25 +307,6 @@ def _on_cpu(state: ParameterState) -> ParameterState:
         exp_avg=state.exp_avg.cpu().contiguous(),
         exp_avg_sq=state.exp_avg_sq.cpu().contiguous(),
     )
-
-
-def _check_shapes(checkpoint: Path, wanted: Mapping[str, torch.Size]) -> None:
-    there: dict[str, list[int]] = {}
-    try:
-        for path in checkpoint.glob("weights-*.safetensors"):
-            check_header(path)
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118
-                    there[name] = list(file.get_slice(name).get_shape())
-    except (OSError, SafetensorError) as error:
-        raise BadInput(f"{checkpoint}: cannot be read ({error})") from None
-    for name in sorted(wanted.keys() | there.keys()):
-        ours, theirs = wanted.get(name), there.get(name)
-        if ours is None or theirs is None or list(ours) != theirs:
-            raise BadInput(
-                f"{checkpoint} is of another model: {name} has shape {theirs or 'none'} there and "
-                f"{None if ours is None else list(ours) or 'none'} here"
-            )
 
 
 def _attempt(work: Any) -> str | None:

@@ -4,8 +4,9 @@
 
 A checkpoint is a folder ``step-00000040``. It is written under the name ``.new-step-00000040`` and
 renamed after an fsync. Its ``manifest.json`` is written last and has the bytes and SHA-256 of every
-other file. A checkpoint is whole if all files match the manifest. Readers ignore names that begin
-with a dot; the next successful checkpoint removes them.
+other file. A checkpoint is whole if all files match the manifest and no file of tensors is missing
+in the manifest. Readers ignore other files, such as ``Thumbs.db``, and folders whose names begin
+with a dot; the next successful checkpoint removes these folders.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.data.foreign_files import read_json_value
+
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "state.json"
 _PREFIX = "step-"
 _NEW = ".new-"
 _OLD = ".old-"
 _PIECE_BYTES = 1 << 24
+_TENSORS = ("weights-*.safetensors", "moments-*.safetensors")
+"""Patterns of the files that readers look for in a checkpoint, whatever the manifest lists."""
 
 CrashPoint = Callable[[str], object]
 """Called with a name after each step of writing; tests kill the process there."""
@@ -67,10 +72,22 @@ def steps_in(folder: Path) -> list[int]:
     return [step for step in steps if (folder / name_of(step)).is_dir()]
 
 
-def newest_whole(folder: Path) -> Checkpoint | None:
-    """Return the newest whole checkpoint or None; log a warning about newer damaged ones."""
+def newest_whole(
+    folder: Path, check: Callable[[Checkpoint], object] = lambda _one: None
+) -> Checkpoint | None:
+    """Return the newest whole checkpoint or None; log a warning about newer damaged ones.
+
+    Args:
+        folder: the folder of the checkpoints.
+        check: raises ValueError for a checkpoint whose content is damaged.
+    """
     for step in reversed(steps_in(folder)):
         found = read_whole(folder, step)
+        if not isinstance(found, str):
+            try:
+                check(found)
+            except ValueError as error:
+                found = str(error)
         if not isinstance(found, str):
             return found
         _logger.warning(
@@ -83,22 +100,41 @@ def read_whole(folder: Path, step: int) -> Checkpoint | str:
     """Return the checkpoint of ``step``, or a text that says why it is not whole."""
     path = folder / name_of(step)
     try:
-        manifest = json.loads((path / MANIFEST_FILE).read_text(encoding="utf-8"))
-        for name, facts in manifest["files"].items():
+        files = read_json_value(path / MANIFEST_FILE)["files"]
+        for name, facts in files.items():
             if Path(name).name != name or not (path / name).is_file():
                 raise ValueError(f"{name!r} in the manifest is no file of the checkpoint")
             if (path / name).stat().st_size != facts["bytes"]:
                 return f"the length of {name} is not the one in the manifest"
             if _sha256(path / name) != facts["sha256"]:
                 return f"the SHA-256 of {name} is not the one in the manifest"
-        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-        if not isinstance(state, dict):
-            raise ValueError(f"{STATE_FILE} holds no JSON object")
+        unlisted = sorted(_tensors_in(path) - files.keys())
+        if unlisted or STATE_FILE not in files:
+            return f"the manifest does not list {(unlisted or [STATE_FILE])[0]!r:.80}"
+        state = state_in(path)
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return Checkpoint(path=path, step=step, state=state)
+
+
+def _tensors_in(path: Path) -> set[str]:
+    """Return the names of a checkpoint's files of weights and moments."""
+    return {one.name for pattern in _TENSORS for one in path.glob(pattern)}
+
+
+def state_in(path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint's ``state.json``.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file is too large, or it holds no JSON object.
+    """
+    state = read_json_value(path / STATE_FILE)
+    if not isinstance(state, dict):
+        raise ValueError(f"{STATE_FILE} holds no JSON object")
+    return state
 
 
 def begin(folder: Path, step: int) -> Path:

@@ -2,11 +2,13 @@
 
 The only module that imports DeepSpeed. Owns its configuration, the scale of the losses, and the
 transfer of weights and AdamW moments to and from ZeRO's partitions. ``step_source.py`` owns the
-passes of a step, ``schedule.py`` the learning rate.
+passes of a step (a pass is one forward and backward run of one rank over some of the step's
+launches), ``schedule.py`` the learning rate.
 
-The gradient of a step is that of sum(w * l) / sum(w) over all ranks and passes. DeepSpeed averages
-gradients over ranks and adds them over passes, so the loss of each pass is multiplied by the number
-of ranks and divided by the weight of the step.
+The gradient of a step is that of sum(w * l) / sum(w), where w and l are the weights and losses of
+the launches of all ranks and passes. DeepSpeed averages gradients over ranks and adds them over
+passes, so the loss of each pass is multiplied by the number of ranks and divided by the step's
+total weight sum(w).
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ class Engine:
     """A model that DeepSpeed fits. After construction, only the engine may use its parameters.
 
     Args:
-        model: returns an ``Output`` for a batch. ``bf16`` casts the parameters, but no buffers.
+        model: returns an ``Output`` for a batch. With ``optimiser.precision`` bf16, its parameters
+            are cast to bf16, but its buffers are not.
         optimiser: loss and optimiser.
         ranks: the process group; all ranks must construct their engines together.
     """
@@ -139,12 +142,14 @@ class Engine:
         self._make_moments()
 
     def add_gradient(self, one: Pass, *, total_weight: float, is_last: bool) -> float:
-        """Add the gradient of a pass, and return the pass's weighted sum of losses.
+        """Run one pass forward and backward; return the weighted sum of its losses.
+
+        The backward run adds the pass's gradient to that of the step.
 
         Args:
-            one: the pass.
-            total_weight: weight of the step, over all ranks and passes.
-            is_last: whether this is the step's last pass.
+            one: inputs, targets and weights of the pass.
+            total_weight: sum of the launches' weights in the step, over all ranks and passes.
+            is_last: whether this is the last pass of the step on this rank.
         """
         self._deepspeed.set_gradient_accumulation_boundary(is_last)
         objective, of_time = self._deepspeed(one, self._ranks.world_size / total_weight)
@@ -285,7 +290,7 @@ class _Objective(nn.Module):
 
 
 def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Restore buffers that bf16 mode has cast: constants such as the mean of the targets."""
+    """Restore the model's buffers (such as the targets' mean), which DeepSpeed has cast to bf16."""
     for name, buffer in buffers.items():
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -43,16 +44,28 @@ class Stopping:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: Any) -> Self:
         """Read the value of ``to_json``.
 
         Raises:
-            KeyError: A key is missing.
+            ValueError: The value is not one that ``to_json`` returns.
         """
-        if value["best_step"] is None:
+        if not isinstance(value, Mapping) or value.keys() != cls().to_json().keys():
+            raise ValueError(
+                "the state of early stopping is not an object with the keys "
+                f"{', '.join(cls().to_json())}"
+            )
+        step, loss, num_worse = value["best_step"], value["best_loss"], value["num_worse"]
+        if step is None:
             return cls()
-        return cls(
-            best_step=int(value["best_step"]),
-            best_loss=float(value["best_loss"]),
-            num_worse=int(value["num_worse"]),
-        )
+        if type(step) is not int or step < 0 or type(num_worse) is not int or num_worse < 0:
+            raise ValueError(
+                "the state of early stopping: best_step and num_worse must be whole numbers from 0 "
+                "on"
+            )
+        if not isinstance(loss, int | float) or not abs(loss) <= sys.float_info.max:
+            raise ValueError(
+                f"the state of early stopping has the loss {loss!r:.40}, which is not a finite "
+                "number"
+            )
+        return cls(best_step=step, best_loss=float(loss), num_worse=num_worse)

@@ -227,8 +227,9 @@ def _connected(num_workers: int) -> Iterator[None]:
                 f"cannot start Ray here: {short_reason(error)}"
                 if is_own
                 else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: "
-                f"{short_reason(error)}: name HOST:PORT of its head (default port 6379), with the "
-                "same versions of Ray and Python"
+                f"{short_reason(error)}: set RAY_ADDRESS to HOST:PORT of the cluster's head "
+                "(default port 6379); the cluster must have this machine's versions of Ray and "
+                "Python"
             ) from error
         yield
 

@@ -53,7 +53,7 @@ from trainer.regressor.backbones.codegen import codegen_config
 from trainer.regressor.model import Regressor, build_regressor
 from trainer.regressor.predictor import OFFSET_FOLDER, PROMPT_FOLDER, RegressorPredictor
 from trainer.regressor.spec import RegressorSpec
-from trainer.regressor.weights import load_backbone, read_backbone_config
+from trainer.regressor.weights import build_pretrained, read_backbone_config
 from trainer.regressor_config import OptimiserConfig, RegressorConfig
 from trainer.run.folder import (
     CONFIG_FILE,
@@ -271,10 +271,9 @@ def initial_model(folder: Path, store: TokenStore, config: TrainConfig) -> Regre
 
 
 def _built(spec: RegressorSpec, seed: int, init: Path | None) -> Regressor:
-    model = build_regressor(spec, seed=seed)
     if init is not None:
-        load_backbone(model, init)
-    return model
+        return build_pretrained(spec, init, seed=seed)
+    return build_regressor(spec, seed=seed)
 
 
 def _spec(encoder: Encoder, config: TrainConfig, init: Init | None) -> RegressorSpec:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from llmperf_common.features.features import feature_names
 from llmperf_common.features.launch_columns import device_from_mapping
+from llmperf_common.files.json_numbers import number
 from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.statistics.conformal import Conformal
 from llmperf_common.statistics.metrics import encode
@@ -234,7 +235,7 @@ def published_summary(folder: Path) -> RunSummary:
             num_families=dict(facts["num_families"]),
             metrics=metrics,
             notes=tuple(facts["notes"]),
-            seconds=float(facts["train_seconds"]),
+            seconds=number(facts["train_seconds"], "train_seconds", least=0, most=1e12),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{folder / PUBLISHED_FILE}: {error!r}; train it again") from None

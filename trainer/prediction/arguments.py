@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from llmperf_common.files.visible import shortened, shown_value
 from llmperf_common.launch import integer_range, is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from trainer.errors import BadInput
@@ -21,6 +23,10 @@ Value = int | float | str
 
 MOST_ELEMENTS = 2**48
 """Maximum elements of an argument: more than any device holds, but far from int64's overflow."""
+
+
+_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
+"""A whole number as a text. Python would also read 1_000 and the digits of other scripts."""
 
 
 def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int, int | float]:
@@ -38,14 +44,18 @@ def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int
                 f"({argument.kind.value}): such kernels are not supported yet"
             )
     if not isinstance(given, Mapping):
-        raise BadInput(f"args={given!r}: give a mapping of names to values, such as {{'n': 1024}}")
+        raise BadInput(
+            f"args={shown_value(given)}: give a mapping of names to values, such as {{'n': 1024}}"
+        )
     values = {}
     for name, value in given.items():
         if name not in by_name:
-            near = difflib.get_close_matches(str(name), by_name, n=1, cutoff=0.5)
+            shown = shortened(str(name))
+            near = difflib.get_close_matches(shown, by_name, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise BadInput(
-                f"--arg {name}: the kernel's arguments are {', '.join(by_name) or 'none'}{hint}"
+                f"--arg {shown}: the kernel's arguments are "
+                f"{', '.join(map(shortened, by_name)) or 'none'}{hint}"
             )
         values[by_name[name].position] = _checked(by_name[name], value)
     return values
@@ -56,7 +66,8 @@ _LARGEST_FLOATS = {"half": 65504.0, "float": 3.4028234663852886e38}
 
 
 def _checked(argument: Argument, value: Value) -> int | float:
-    where = f"--arg {argument.name}={value}"
+    given = shortened(value) if isinstance(value, str) else shown_value(value)
+    where = f"--arg {shortened(argument.name)}={given}"
     if argument.kind.is_buffer:
         elements = _integer(value, f"{where}: a buffer's value is its number of elements")
         if elements < 1:
@@ -67,8 +78,8 @@ def _checked(argument: Argument, value: Value) -> int | float:
     kind = argument.scalar_type
     if not is_integer_scalar(kind):
         try:
-            number = float(value)
-        except (ValueError, TypeError):
+            number = float(_plain(value))
+        except (ValueError, TypeError, OverflowError):
             raise BadInput(f"{where}: {argument.type_name!r} takes a number") from None
         if not math.isfinite(number):
             raise BadInput(f"{where}: {argument.type_name!r} takes a finite number")
@@ -89,12 +100,27 @@ def _checked(argument: Argument, value: Value) -> int | float:
 
 def _integer(value: Value, problem: str) -> int:
     try:
-        number = int(value, 0) if isinstance(value, str) else int(value)
+        number = _whole(value) if isinstance(value, str) else int(_plain(value))
     except (ValueError, OverflowError, TypeError):
         raise BadInput(problem) from None
     if not isinstance(value, str) and number != value:
         raise BadInput(problem)
     return number
+
+
+def _whole(text: str) -> int:
+    if not _INTEGER.fullmatch(text.strip()):
+        raise ValueError(text)
+    return int(text, 0)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that Python reads as a user does. Raises ValueError, TypeError."""
+    if isinstance(value, bytes | bytearray):
+        raise TypeError(value)
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
+        raise ValueError(value)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

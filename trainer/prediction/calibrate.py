@@ -15,21 +15,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from llmperf_common.files.plain_files import is_inside
+from llmperf_common.files.visible import shortened
 from llmperf_common.ids import sha256_hex
 from llmperf_common.notebook import html_table
 from llmperf_common.statistics.metrics import encode
 from llmperf_common.statistics.splits import unit_hashes
 from trainer.data.dataset import TrainingData
-from trainer.data.foreign_files import read_table
+from trainer.data.foreign_files import read_table, reading
 from trainer.errors import BadInput
+from trainer.prediction.calibration_rows import USED_PREDICTIONS, calibration_rows
 from trainer.prediction.few_shot import (
     MOST_ERROR_LOG2,
     Launches,
-    few_shot_of_predictions,
+    fit_few_shot,
+    launches_of,
     posterior,
 )
-from trainer.run.folder import PREDICTIONS_FILE
+from trainer.run.folder import CONFORMAL_FILE, PREDICTIONS_FILE
 from trainer.run.folder_lock import locked
+from trainer.run.harness import harness_notes
 from trainer.run.kernel_factors import (
     FewShot,
     KernelFactor,
@@ -42,6 +46,11 @@ from trainer.run.loaded import LoadedRun, published_marker
 from trainer.run.shipped import SHIPPED_FOLDER
 
 _LOCK_WAIT_S = 10.0
+_MOST_KERNELS = 2_000
+_MOST_LAUNCHES = 500_000
+"""Maximum kernels and launches in the calibration part of a predictions file, for 10 s of one
+processor. A run with more has ``few_shot.json``; the model that comes with LLMPerf had 200
+kernels."""
 _BEYOND = (
     "no factor of the predicted work (the time above the launch floor) explains the measured "
     f"times: half of them still differ by more than a factor of {2**MOST_ERROR_LOG2:.0f}. Check "
@@ -75,8 +84,8 @@ class CalibrationSummary:
         """Return a table row for each kernel; the columns are ``TABLE_HEAD``."""
         return [
             (
-                self.names.get(one.kernel_id, one.kernel_id),
-                one.device_class,
+                shortened(self.names.get(one.kernel_id, one.kernel_id)),
+                shortened(one.device_class),
                 str(one.num_launches),
                 f"{2**one.log2_factor:.3g}",
                 f"{2**one.sd_log2:.2f}",
@@ -137,7 +146,10 @@ def calibrate_run(
         names=dict(names),
         num_launches=sum(one.num_launches for one in factors),
         num_left_out=int(np.sum(~usable)),
-        notes=_notes(run, few_shot, factors, len(beyond)),
+        notes=[
+            *harness_notes(run.harness_version, data.identity),
+            *_notes(run, few_shot, factors, len(beyond)),
+        ],
     )
 
 
@@ -180,13 +192,13 @@ def factor_of(
     usable = on_device & data.single_launch
     if not usable.any():
         raise BadInput(
-            f"--measured: kernel {name!r} on {device}: "
+            f"--measured: kernel {shortened(name)!r} on {device}: "
             f"{_why_none_of(data, inside, on_device, name)}"
         )
     few_shot = few_shot_of_run(run)
     factors, beyond = _factors(run, few_shot, data, np.flatnonzero(usable))
     if beyond:
-        raise BadInput(f"--measured: kernel {name!r} on {device}: {_BEYOND}")
+        raise BadInput(f"--measured: kernel {shortened(name)!r} on {device}: {_BEYOND}")
     found = factors[0]
     return KernelFactors(few_shot=few_shot, factors={(kernel_id, device): found})
 
@@ -195,12 +207,18 @@ def few_shot_of_run(run: LoadedRun) -> FewShot:
     """Return how the run's errors vary between kernels: as stored, or from its predictions file.
 
     Raises:
-        BadInput: The run has neither of the two files.
+        BadInput: The run has neither of the two files, or its predictions cannot be used.
     """
     if run.few_shot is not None:
         return run.few_shot
+    path, level = run.folder / PREDICTIONS_FILE, run.conformal.level
+    if not 0 < level < 1:
+        raise BadInput(
+            f"{run.folder / CONFORMAL_FILE}: its level {level} is not between 0 and 1: train the "
+            "run again"
+        )
     try:
-        predictions = read_table(run.folder / PREDICTIONS_FILE)
+        predictions = read_table(path, USED_PREDICTIONS)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BadInput(
             f"{run.folder}: measured launches cannot be used, because the run does not store how "
@@ -208,7 +226,20 @@ def few_shot_of_run(run: LoadedRun) -> FewShot:
             f"({error}): train the run again"
         ) from None
     floors = {name: floor_ns(device) for name, device in run.devices.items()}
-    return few_shot_of_predictions(predictions, run.name, floors, run.conformal.level)
+    try:
+        with reading("the errors of the model"):
+            rows, source = calibration_rows(predictions, run.name, level)
+            launches = launches_of(rows, floors)
+            num_kernels = int(launches.kernel.max()) + 1
+            if num_kernels > _MOST_KERNELS or len(rows) > _MOST_LAUNCHES:
+                raise BadInput(
+                    f"{len(rows):,} launches of {num_kernels:,} kernels in its calibration part "
+                    f"are more than the {_MOST_LAUNCHES:,} of {_MOST_KERNELS:,} that are read: "
+                    "train the run again, which stores what is needed of them"
+                )
+            return fit_few_shot(launches, level=level, source=source)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
 
 
 def _factors(
@@ -221,7 +252,7 @@ def _factors(
     kernel_ids, classes = data.texts("kernel_id")[index], data.texts("device_class")[index]
     sample_ids = data.texts("sample_id")[index]
     codes = encode(kernel_ids, classes)
-    said = run.model.predict(data.rows.take(index)).log2_ns
+    said = run.predict(data.rows.take(index)).log2_ns
     floors = np.array([floor_ns(run.devices.get(name)) for name in classes.tolist()])
     launches = Launches(
         log2_measured=data.log2_ns[index],
@@ -281,7 +312,7 @@ def _why_none(run: LoadedRun, data: TrainingData, rows: npt.NDArray[np.bool_]) -
     classes = set(data.texts("device_class")[rows].tolist())
     if not classes & set(run.devices):
         return (
-            f"--data: the rows are of {', '.join(sorted(classes))}, but the model was trained on "
+            f"--data: the rows are of {', '.join(map(shortened, sorted(classes)))}, but the model was trained on "
             f"{', '.join(sorted(run.devices))}: measure on a device "
             "class that the model knows"
         )
@@ -305,7 +336,7 @@ def _why_none_of(
     if inside.any():
         classes = sorted(set(data.texts("device_class")[inside].tolist()))
         return (
-            f"it was measured on {', '.join(classes)} only: measure it on this device, or choose "
+            f"it was measured on {', '.join(map(shortened, classes))} only: measure it on this device, or choose "
             "that device class"
         )
     names = data.rows.kernels.column("name").to_pylist()
@@ -314,7 +345,7 @@ def _why_none_of(
             "the dataset has a kernel of this name, but no ok launch of this source: its launches "
             "failed, or its source is another version. See `llmperf dataset stats`"
         )
-    few = ", ".join(sorted(set(names))[:5])
+    few = ", ".join(map(shortened, sorted(set(names))[:5]))
     return (
         f"the dataset has no row of this kernel; its kernels are {few}"
         f"{' and others' if len(set(names)) > 5 else ''}"

@@ -20,7 +20,7 @@ for launches drawn from the same distribution as the measured ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,9 +31,9 @@ import pyarrow.compute as pc
 
 from llmperf_common.statistics.conformal import Band, conformal_quantile, min_groups
 from llmperf_common.statistics.metrics import encode
-from llmperf_common.statistics.splits import Part
 from trainer.errors import BadInput
 from trainer.interface import Codes, Floats
+from trainer.prediction.calibration_rows import calibration_rows
 from trainer.run.kernel_factors import (
     MEDIAN_OF_T3,
     FewShot,
@@ -167,7 +167,16 @@ def fit_few_shot(launches: Launches, *, level: float, source: str, seed: int = 0
 
 
 def posterior(few_shot: FewShot, launches: Launches, num_kernels: int) -> Posterior:
-    """Return the posterior of the factors of the kernels 0 to ``num_kernels`` - 1."""
+    """Return the posterior of the factors of the kernels 0 to ``num_kernels`` - 1.
+
+    Raises:
+        BadInput: ``few_shot`` has another mixture of normal distributions than this release fits.
+    """
+    if few_shot.scales_log2 != _SCALES:
+        raise BadInput(
+            "the run stores the variation of kernels in another form than this release reads: "
+            "train the run again"
+        )
     return _posterior(launches, np.array(few_shot.weights), few_shot.noise_log2, num_kernels)
 
 
@@ -309,16 +318,30 @@ def _folds(family: Codes, generator: np.random.Generator) -> Codes:
 
 def launches_of(rows: pa.Table, floors_ns: Mapping[str, float]) -> Launches:
     """Return the launches of rows of schema ``PREDICTIONS``; ``floors_ns`` by device class."""
-    kernels = [rows.column(name).to_pylist() for name in ("kernel_id", "device_class")]
+    kernel, _ = _coded(rows.column("kernel_id"))
+    device, classes = _coded(rows.column("device_class"))
+    family, _ = _coded(rows.column("family_id"))
     log2_predicted = np.log2(rows.column("predicted_ns").to_numpy())
-    floor = np.array([floors_ns.get(name, 0.0) for name in kernels[1]])
+    floor = np.array([floors_ns.get(name, 0.0) for name in classes])[device]
     return Launches(
         log2_measured=np.log2(rows.column("median_ns").to_numpy()),
         log2_predicted=log2_predicted,
         share=work_share(log2_predicted, floor),
-        kernel=encode(*kernels),
-        family=encode(rows.column("family_id").to_pylist()),
+        kernel=encode(kernel, device),
+        family=family,
     )
+
+
+def _coded(texts: pa.ChunkedArray) -> tuple[Codes, list[str]]:
+    """Return each text's place among the distinct texts, and these, sorted.
+
+    Unlike numpy's ``unique`` it makes no array that has the length of the longest text everywhere.
+    """
+    found = pc.dictionary_encode(texts).unify_dictionaries().combine_chunks()
+    order = pc.array_sort_indices(found.dictionary).to_numpy()
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place[found.indices.to_numpy()], found.dictionary.take(pa.array(order)).to_pylist()
 
 
 def few_shot_of_predictions(
@@ -326,29 +349,15 @@ def few_shot_of_predictions(
 ) -> FewShot:
     """Call ``fit_few_shot`` with the predictions that a training wrote.
 
-    Uses the calibration part. If it has fewer families than an interval needs, the validation part
-    is added, although errors are smaller there because that part selected the model.
-
     Args:
-        predictions: a table of schema ``PREDICTIONS``.
+        predictions: a table with the columns ``USED_PREDICTIONS``.
         model: name of the model in ``predictions``.
         floors_ns: time of an empty launch by device class, 0 if unknown.
         level: wanted coverage.
 
     Raises:
-        BadInput: There is no such row, or no kernel has two launches.
+        BadInput: There is no row of the model in the calibration part, a time is impossible, or no
+            kernel has two launches.
     """
-    own = predictions.filter(pc.equal(predictions.column("model"), model))
-    wanted: list[Part] = [Part.CALIBRATION]
-    calibration = own.filter(pc.equal(own.column("split"), Part.CALIBRATION.value))
-    if pc.count_distinct(calibration.column("family_id")).as_py() < min_groups(level):
-        wanted.append(Part.VALIDATION)
-    rows = own.filter(pc.is_in(own.column("split"), pa.array([part.value for part in wanted])))
-    if len(rows) == 0:
-        raise BadInput(f"no prediction of {model} on the calibration part: train the run again")
-    launches = launches_of(rows, floors_ns)
-    return fit_few_shot(launches, level=level, source=_named(wanted))
-
-
-def _named(parts: Sequence[Part]) -> str:
-    return "+".join(part.value for part in parts)
+    rows, source = calibration_rows(predictions, model, level)
+    return fit_few_shot(launches_of(rows, floors_ns), level=level, source=source)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from llmperf_common.features.work import Work
+from llmperf_common.files.visible import shortened
 from llmperf_common.launch import local_memory_bytes
 from llmperf_common.records import Device, LaunchConfig
 from trainer.data.training_range import out_of_distribution_each
@@ -30,11 +31,9 @@ from trainer.prediction.request import (
     legal_local_sizes,
     named_errors,
 )
-from trainer.run.loaded import LoadedRun
+from trainer.run.loaded import LOCAL_ITEMS, LoadedRun
 
 __all__ = ["BadInput", "PredictRequest", "predict", "predict_many"]
-
-_LOCAL_ITEMS = "log2_local_items"
 
 _MOST_LAUNCHES = 8192
 """Maximum launches in one call of a model, to bound memory and to report progress."""
@@ -97,11 +96,13 @@ def predict_many(
     if len({(one.kernel, one.kernel_id, one.device) for one in requests}) > 1:
         raise ValueError("predict_many takes requests of one kernel and one device")
     device = device_of(run, requests[0].device)
-    begin = told = time.monotonic()
+    told = time.monotonic()
     questions = []
     for request in requests:
         with named_errors(request.name):
             questions.append(_question(request, device))
+        told = tell_checked(progress, told, len(questions), len(requests))
+    begin = time.monotonic()
     records: list[dict[str, Any]] = []
     for some in _batches(questions):
         records += _records(run, some, device)
@@ -113,6 +114,15 @@ def predict_many(
                 f"{len(records):,} of {len(questions):,} launches predicted, {left:.0f} s left"
             )
     return records
+
+
+def tell_checked(progress: Progress, told: float, num: int, of: int) -> float:
+    """Say how many launches are checked, every few seconds; return the time of the last line."""
+    now = time.monotonic()
+    if now - told < _PROGRESS_INTERVAL_S or num == of:
+        return told
+    progress(f"{num:,} of {of:,} launches checked")
+    return now
 
 
 def _batches(questions: Sequence[_Question]) -> Iterator[Sequence[_Question]]:
@@ -289,7 +299,7 @@ def _best(run: LoadedRun, times: Times, order: Sequence[int]) -> int:
 
     The model is unreliable for other sizes, but the sweep shows them, too.
     """
-    column = run.known.names.index(_LOCAL_ITEMS)
+    column = run.known.names.index(LOCAL_ITEMS)
     low, high = run.known.low[column], run.known.high[column]
     for row in order:
         if low <= times.features[row, column] <= high:
@@ -301,7 +311,7 @@ def _check_local_memory(request: PredictRequest, filled: Filled, device: Device)
     needed = local_memory_bytes(request.signature, filled.args)
     if needed > device.local_memory_bytes:
         raise BadInput(
-            f"kernel {request.kernel!r} needs {needed} bytes of local memory per work-group, but "
+            f"kernel {shortened(request.kernel)!r} needs {needed} bytes of local memory per work-group, but "
             f"{device.device_class} has {device.local_memory_bytes}: give smaller __local "
             "arguments with --arg, or a smaller --local-size"
         )

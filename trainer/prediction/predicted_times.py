@@ -23,6 +23,7 @@ from llmperf_common.schemas import KERNELS, SAMPLES
 from trainer.data.training_range import unlike_training
 from trainer.interface import Floats, Rows
 from trainer.prediction.request import PredictRequest
+from trainer.run.answers import check_intervals
 from trainer.run.kernel_factors import KernelFactor, corrected, floor_ns
 from trainer.run.loaded import LoadedRun
 
@@ -71,15 +72,20 @@ def predict_times(
     )
     features = combine(columns)
     rows = launch_rows(request, launches, device.device_class, features)
-    said = run.model.predict(rows)
+    said = run.predict(rows)
     checked = named_features(features, run.known.names)
     regimes = [item.regime.value if item.regime else "" for item in launches]
-    low, high = run.conformal.interval_ns(said.log2_ns, regimes, said.spread)
+    with np.errstate(over="ignore"):  # checked below
+        low, high = run.conformal.interval_ns(said.log2_ns, regimes, said.spread)
     log2_ns, factor = said.log2_ns, _factor(run, request, device)
     if factor is not None and run.factors is not None:
         own = corrected(run.factors.few_shot, factor, log2_ns, floor_ns(device))
         log2_ns = own.log2_ns
-        low, high = np.exp2(log2_ns - own.half_width_log2), np.exp2(log2_ns + own.half_width_log2)
+        half = own.half_width_log2
+        with np.errstate(over="ignore"):
+            low, high = np.exp2(log2_ns - half), np.exp2(log2_ns + half)
+    unlike = unlike_training(checked, run.known)
+    check_intervals(low[~unlike], high[~unlike], run.where)  # the others are not answered
     model_ns = np.exp2(log2_ns)
     least_ns = np.array([_least_ns(request, launch, device) for launch in launches])
     return Times(
@@ -88,7 +94,7 @@ def predict_times(
         time_ns=np.maximum(model_ns, least_ns),
         low_ns=np.maximum(low, least_ns),
         high_ns=np.maximum(high, least_ns),
-        unlike=unlike_training(checked, run.known),
+        unlike=unlike,
         features=checked,
         bound=tuple(bound_of(columns)),
         is_cut=np.zeros(len(launches), dtype=bool) if said.is_cut is None else said.is_cut,

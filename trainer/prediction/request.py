@@ -16,6 +16,7 @@ from llmperf_common.config import ConfigError
 from llmperf_common.features.least_time import DenseAccess
 from llmperf_common.features.regimes import regime_of
 from llmperf_common.features.work import Work
+from llmperf_common.files.visible import shortened
 from llmperf_common.ids import sample_id
 from llmperf_common.records import (
     Device,
@@ -136,7 +137,7 @@ def check_sizes(
     required = signature.required_local_size
     if required is not None and _padded(local) != _padded(required):
         raise BadInput(
-            f"--local-size {_text(local)}: kernel {kernel!r} requires {_text(required)} "
+            f"--local-size {_text(local)}: kernel {shortened(kernel)!r} requires {_text(required)} "
             "(reqd_work_group_size)"
         )
     problem = _local_problem(local, device)

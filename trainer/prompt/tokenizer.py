@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from llmperf_common.extras import require
+from llmperf_common.files.plain_files import check_plain
 from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Ids
 from trainer.errors import BadInput
+from trainer.prompt.foreign_tokenizer import check_added, check_tokenizer
 
 EXTRA = "train"
 FILE = "tokenizer.json"
@@ -34,8 +36,8 @@ _PATTERN = r" ?[\p{L}_]+| ?\p{N}| ?[^\s\p{L}\p{N}_]+\n?|\s+(?!\S)|\s+"
 """GPT-2's pattern, adapted to code: names keep their underscores, each digit is a piece of its own,
 and a line end belongs to the punctuation before it."""
 
-_NORMALIZERS = frozenset({"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"})
-"""Accepted normalizers. Four chained ``Replace`` of a letter by 64 made gigabytes of a source."""
+_MOST_MERGES_BYTES = 8 * 2**20
+"""Maximum size of ``vocab.json`` and of ``merges.txt`` in bytes; CodeGen's have 0.8 and 0.5 MiB."""
 
 _BATCH = 4096
 """Texts in one call of the library, to bound memory: the library returns some KB for each text."""
@@ -133,7 +135,9 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         )
     try:
         if whole.is_file():
-            _check_normalizer(read_json_value(whole))
+            content = read_json_value(whole)
+            check_tokenizer(content)
+            del content  # the library needs the memory
             return TextTokenizer(library.Tokenizer.from_file(str(whole)))
         return TextTokenizer(_from_merges(library, vocabulary, merges))
     except Exception as error:  # noqa: BLE001  (the library raises plain Exception)
@@ -141,27 +145,20 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         raise BadInput(f"{folder}: {name} cannot be read: {error}") from None
 
 
-def _check_normalizer(content: Any) -> None:
-    """Raise ValueError for a normalizer that may make a text longer without limit."""
-    stack = [content.get("normalizer")]
-    while stack:
-        one = stack.pop()
-        if one is None:
-            continue
-        if one["type"] not in _NORMALIZERS:
-            raise ValueError(f"its normalizer {str(one['type'])[:40]!r} is not supported")
-        stack += one.get("normalizers", [])
-
-
 def _from_merges(library: Any, vocabulary: Path, merges: Path) -> Any:
+    for path in (vocabulary, merges):
+        check_plain(path, max_bytes=_MOST_MERGES_BYTES)
     tokenizer = library.Tokenizer(library.models.BPE.from_file(str(vocabulary), str(merges)))
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
     added = vocabulary.with_name("added_tokens.json")
     if added.is_file():
         wanted = read_json_value(added)
-        for token, number in sorted(wanted.items(), key=lambda item: item[1]):
-            tokenizer.add_tokens([library.AddedToken(token, normalized=False)])
+        check_added(wanted)
+        # One call, because each call builds the library's search for added tokens anew.
+        tokens = sorted(wanted, key=wanted.__getitem__)
+        tokenizer.add_tokens([library.AddedToken(token, normalized=False) for token in tokens])
+        for token, number in wanted.items():
             if tokenizer.token_to_id(token) != number:
-                raise ValueError(f"added token {token!r} cannot get its id {number}")
+                raise ValueError(f"added token {token[:80]!r} cannot get its id {number!r:.40}")
     return tokenizer

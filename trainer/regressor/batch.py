@@ -73,8 +73,8 @@ class TorchBatch(_Movable):
         position: position ids, shape (b, t), int64.
         kernel: kernel of each token, shape (b, t), int64; -1 in padding.
         suffix: 0 in a prefix, else the suffix's number within its pack, shape (b, t), int64.
-        query: place of each launch's last token, shape (b, m), int64.
-        present: whether there is a launch, shape (b, m), bool.
+        query: index of each launch's last token in its pack, shape (b, m), int64.
+        present: which of the m places of a pack hold a launch, shape (b, m), bool.
         features: launch features, shape (b, m, f), float32; NaN if unknown, 0 without a launch.
         offset: log2(ns) that the model corrects, shape (b, m), float32; 0 without a launch.
     """
@@ -92,7 +92,9 @@ class TorchBatch(_Movable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchQueryBatch(_Movable):
-    """``QueryBatch`` on a device, with f features for each launch.
+    """``QueryBatch`` on a device: g kernels of at most t tokens, at most k launches each.
+
+    A launch has at most s tokens and f features.
 
     Attributes:
         prefix_ids: token ids of the kernels, shape (g, t), int64.
@@ -100,7 +102,7 @@ class TorchQueryBatch(_Movable):
         suffix_ids: token ids of the suffixes, shape (g, k, s), int64.
         suffix_numbers: the numbers of numeric tokens, shape (g, k, s).
         suffix_present: which suffix tokens are not padding, shape (g, k, s), bool.
-        present: whether there is a launch, shape (g, k), bool.
+        present: which of the k places of a kernel hold a launch, shape (g, k), bool.
         features: as in ``TorchBatch``, shape (g, k, f).
         offset: as in ``TorchBatch``, shape (g, k).
     """
@@ -148,7 +150,7 @@ def to_torch(batch: PackBatch, features: Floats, offset: Floats, device: Device)
     """Return packs as tensors on ``device``.
 
     Args:
-        batch: b packs; ``row`` indexes ``features`` and ``offset``.
+        batch: a batch of b packs; its ``row`` indexes ``features`` and ``offset``.
         features: launch features of all rows, shape (n, f).
         offset: offsets of all rows in log2(ns), shape (n,).
         device: device of the tensors.

@@ -7,6 +7,8 @@ This module knows no architecture and downloads nothing.
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -73,7 +75,7 @@ def tensors_of(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     Raises:
         BadInput: There are no weights, a shard is missing, or a file is damaged.
     """
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         yield from tensors_in(path)
 
 
@@ -98,7 +100,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
         raise
     except (safetensors.SafetensorError, OSError, EOFError, RuntimeError, ValueError) as error:
         raise BadInput(f"{path}: damaged or truncated: {str(error)[:200]}") from None
-    except (pickle.UnpicklingError, AttributeError) as error:
+    except (pickle.UnpicklingError, AttributeError, LookupError, TypeError) as error:
         raise BadInput(
             f"{path}: damaged, or holds more than plain tensors. LLMPerf reads no pickle that "
             f"could run code: save the weights as {SAFETENSORS_FILE}, on a machine where you trust "
@@ -122,6 +124,39 @@ def check_header(path: Path) -> None:
         )
 
 
+def stored_bytes(paths: Iterable[Path]) -> int:
+    """Return the bytes of data in some files, without the holes of sparse files.
+
+    Missing files have none, and links to a file do not count again. (The allocated blocks of a file
+    would not tell: they are few on a file system that compresses, and none before a new file is
+    written back.)
+
+    Raises:
+        OSError: A file cannot be opened.
+    """
+    found = {}
+    for path in paths:
+        if path.is_file():
+            with path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                num_bytes = _data_bytes(file.fileno(), facts.st_size)
+                found[facts.st_dev, facts.st_ino] = num_bytes
+    return sum(found.values())
+
+
+def _data_bytes(descriptor: int, size: int) -> int:
+    num_bytes, end = 0, 0
+    while end < size:
+        try:
+            begin = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError as error:
+            # ENXIO: only a hole follows. Other errors: the file system does not know holes.
+            return num_bytes if error.errno == errno.ENXIO else size
+        num_bytes += end - begin
+    return num_bytes
+
+
 def _tensors_in_pickle(path: Path) -> list[tuple[str, torch.Tensor]]:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as packed:
@@ -130,8 +165,9 @@ def _tensors_in_pickle(path: Path) -> list[tuple[str, torch.Tensor]]:
         if not is_plain or sum(one.file_size for one in entries) > path.stat().st_size:
             raise BadInput(f"{path}: is compressed; PyTorch writes no such file")
     state = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(state, dict):
-        raise BadInput(f"{path}: holds {type(state).__name__}, not tensors by name")
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        kind = type(state).__name__ if not isinstance(state, dict) else "other keys"
+        raise BadInput(f"{path}: holds {kind}, not tensors by name")
     return sorted((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
 
 
@@ -153,13 +189,15 @@ def load_into(
         convert: converts a tensor of the checkpoint to the module's layout.
 
     Raises:
-        BadInput: A tensor is missing or unknown, or has a wrong shape.
+        BadInput: A tensor is missing or unknown, has a wrong shape, is of a kind that cannot be
+            copied without a loss, or has a value that is not finite.
     """
     targets = {
         name: tensor
         for name, tensor in module.state_dict().items()
         if name.rpartition(".")[2] not in ADAPTER_NAMES
     }
+    weights = {name for name, _ in module.named_parameters()}
     found = set()
     for name, tensor in tensors:
         own = rename(name)
@@ -167,6 +205,7 @@ def load_into(
             continue
         if own not in targets:
             raise BadInput(f"{where}: tensor {name} has no place in the model of its config")
+        _check_kind(name, tensor, targets[own], where)
         if tensor.shape != targets[own].shape:
             raise BadInput(
                 f"{where}: tensor {name} has shape {tuple(tensor.shape)}, "
@@ -174,11 +213,46 @@ def load_into(
             )
         with torch.no_grad():
             targets[own].copy_(convert(own, tensor))
+        if not _has_numbers(targets[own], is_weight=own in weights):
+            raise BadInput(
+                f"{where}: tensor {name} has a value that is not a finite number: copy the model "
+                "again"
+            )
         found.add(own)
     missing = sorted(targets.keys() - found)
     if missing:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         raise BadInput(f"{where} lacks the tensors {', '.join(missing[:_MOST_NAMED])}{more}")
+
+
+def _check_kind(name: str, tensor: torch.Tensor, target: torch.Tensor, where: Path) -> None:
+    """Raise BadInput unless the tensor is a plain one, of numbers that the target can hold."""
+    odd = {
+        "without values": tensor.is_meta,
+        "quantised": tensor.is_quantized,
+        "sparse or nested": tensor.layout != torch.strided or tensor.is_nested,
+    }
+    if any(odd.values()):
+        kind = next(kind for kind, is_so in odd.items() if is_so)
+        raise BadInput(
+            f"{where}: tensor {name} is {kind}; LLMPerf reads plain tensors: save the weights as "
+            f"{SAFETENSORS_FILE}"
+        )
+    if tensor.is_complex() or tensor.is_floating_point() != target.is_floating_point():
+        raise BadInput(
+            f"{where}: tensor {name} is of type {tensor.dtype}, but its config says {target.dtype}"
+        )
+
+
+def _has_numbers(tensor: torch.Tensor, *, is_weight: bool) -> bool:
+    """Return whether all values are finite; a buffer, such as a mask, may have infinite ones.
+
+    A sum is not finite if one of its terms is not, and takes 2 % of the time of
+    ``torch.isfinite``. The sum of finite numbers can overflow, so the values themselves decide.
+    """
+    if not tensor.is_floating_point() or bool(tensor.sum(dtype=torch.float32).isfinite()):
+        return True
+    return bool(tensor.isfinite().all() if is_weight else not tensor.isnan().any())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -188,7 +262,12 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     save_file(whole, path, metadata={"format": "pt"})
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that ``tensors_of`` reads; a shard may be missing.
+
+    Raises:
+        BadInput: There are no weights, or the index of their shards is damaged.
+    """
     for name in (SAFETENSORS_FILE, BIN_FILE):
         if (folder / name).is_file():
             return [folder / name]
@@ -197,8 +276,10 @@ def _weight_files(folder: Path) -> list[Path]:
             shards = read_json(index).get("weight_map", {})
             if not isinstance(shards, dict) or not shards:
                 raise BadInput(f"{index}: has no weight_map")
+            if not all(isinstance(shard, str) and "\0" not in shard for shard in shards.values()):
+                raise BadInput(f"{index}: its weight_map has values that are not file names")
             # Only the file name is used: an index must not point outside of the folder.
-            return [folder / Path(str(shard)).name for shard in sorted(set(shards.values()))]
+            return [folder / Path(shard).name for shard in sorted(set(shards.values()))]
     raise BadInput(
         f"{folder}: no {SAFETENSORS_FILE} and no {BIN_FILE}, nor an index of their shards"
     )

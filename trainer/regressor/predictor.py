@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from llmperf_common.features.features import named_features
+from llmperf_common.features.features import named_features, unknown_features
 from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Tokens
 from trainer.errors import BadInput
@@ -165,6 +165,12 @@ class RegressorPredictor:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{folder / FACTS_FILE}: {error}") from None
         model = load_regressor(folder)
+        lost = unknown_features(model.spec.feature_names)
+        if lost:
+            raise BadInput(
+                f"{folder}: the model needs the feature {lost[0]!r:.60}, which this release does "
+                "not compute: train the model again"
+            )
         if torch.cuda.is_available():
             if model.spec.config.backbone != "small":  # backbone small is fast enough in float32
                 set_precision(model, "bf16")

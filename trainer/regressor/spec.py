@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmperf_common.config import ConfigError
+from llmperf_common.files.json_numbers import whole
 from trainer.errors import BadInput
 from trainer.regressor_config import RegressorConfig
+
+_MOST = 2**31
+"""Limit of the sizes: tokens are 32-bit numbers."""
 
 FORMAT = 1
 """Version of the JSON; raised when older readers would misread a new file."""
@@ -62,11 +66,20 @@ class RegressorSpec:
         try:
             return cls(
                 config=RegressorConfig.from_mapping(values["config"]),
-                vocabulary=int(values["vocabulary"]),
-                num_slots=int(values["num_slots"]),
-                feature_names=tuple(values["feature_names"]),
-                context=int(values["context"]),
+                vocabulary=whole(values["vocabulary"], "vocabulary", least=1, most=_MOST),
+                num_slots=whole(values["num_slots"], "num_slots", least=0, most=_MOST),
+                feature_names=_names(values["feature_names"]),
+                context=whole(values["context"], "context", least=1, most=_MOST),
                 backbone=dict(values["backbone"]),
             )
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise BadInput(f"regressor's spec: {type(error).__name__}: {error}") from None
+
+
+def _names(names: object) -> tuple[str, ...]:
+    """Return the list of features; the model's weights limit its length."""
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError("feature_names is not a list of names")
+    if len(set(names)) < len(names):
+        raise ValueError("feature_names lists a feature twice")
+    return tuple(names)

@@ -15,11 +15,12 @@ survive a crash writes to a temporary folder and renames it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from trainer.errors import BadInput
 from trainer.regressor.backbones.codegen import CodeGenBackbone, CodeGenShape
@@ -32,8 +33,10 @@ from trainer.regressor.checkpoint_files import (
     load_into,
     read_config,
     read_json,
+    stored_bytes,
     tensors_in,
     tensors_of,
+    weight_files,
     write_tensors,
 )
 from trainer.regressor.codegen_weights import our_name, to_our_layout, to_their_layout
@@ -99,6 +102,29 @@ def load_backbone(model: Regressor, folder: Path) -> None:
         load_into(backbone, tensors_of(folder), where=folder)
 
 
+def build_pretrained(spec: RegressorSpec, folder: Path, *, seed: int) -> Regressor:
+    """Build a regressor with the backbone's weights of a Hugging Face folder, and a random head.
+
+    Args:
+        spec: its ``backbone`` is the folder's config.
+        folder: the checkpoint.
+        seed: seed of all other weights.
+
+    Raises:
+        BadInput: The config describes more weights than the folder holds, or ``load_backbone``
+            refuses the folder.
+    """
+    try:
+        with torch.device("meta"):
+            empty = build_regressor(without_adapters(spec))  # no file holds adapters
+    except BadInput as error:
+        raise BadInput(f"{folder}: {error}") from None
+    _check_size(empty.backbone, folder, weight_files(folder))
+    model = build_regressor(spec, seed=seed)
+    load_backbone(model, folder)
+    return model
+
+
 def save_regressor(
     model: Regressor, folder: Path, state: Mapping[str, torch.Tensor] | None = None
 ) -> None:
@@ -147,7 +173,7 @@ def load_regressor(
         raise BadInput(f"{folder}: no such folder; give a model's folder")
     model = _build_empty(RegressorSpec.from_json(read_json(folder / SPEC_FILE)), folder)
     load_backbone(model, folder)
-    rest = torch.nn.ModuleDict({"head": model.head})
+    rest = nn.ModuleDict({"head": model.head})
     if model.numeric is not None:
         rest["numeric"] = model.numeric
     load_into(rest, tensors_in(folder / HEAD_FILE), where=folder / HEAD_FILE)
@@ -159,22 +185,25 @@ def _build_empty(spec: RegressorSpec, folder: Path) -> Regressor:
     """Build a regressor with uninitialised weights, because all of them are loaded next."""
     with torch.device("meta"):
         model = build_regressor(spec)
-    _check_size(model, folder)
+    _check_size(model, folder, [*weight_files(folder), folder / HEAD_FILE])
     if spec.config.backbone == "auto":
         return build_regressor(spec)  # models of transformers have buffers that no file holds
     return model.to_empty(device="cpu")
 
 
-def _check_size(model: Regressor, folder: Path) -> None:
-    """Raise BadInput if the config's model has more weights than the files can hold."""
-    num_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    num_weights = sum(one.numel() for one in model.parameters())
+def _check_size(module: nn.Module, folder: Path, files: Sequence[Path]) -> None:
+    """Raise BadInput if a config's module has more weights than the files read next can hold."""
+    try:
+        num_bytes = stored_bytes(files)
+    except OSError as error:
+        raise BadInput(f"{folder}: its weights cannot be read: {error}") from None
+    num_weights = sum(one.numel() for one in module.parameters())
     if num_weights > num_bytes:
         raise BadInput(
-            f"{folder}: its config describes {num_weights:,} weights, which {num_bytes:,} bytes of "
-            "files cannot hold"
+            f"{folder}: its config describes {num_weights:,} weights, which the {num_bytes:,} bytes "
+            "of data in the files of its weights cannot hold: copy the model again"
         )
-    num_beside = sum(one.numel() for one in model.buffers())
+    num_beside = sum(one.numel() for one in module.buffers())
     if num_beside > max(num_bytes, _MOST_BESIDE):
         raise BadInput(
             f"{folder}: its config asks for {num_beside:,} numbers beside its weights, "

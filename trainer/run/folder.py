@@ -37,7 +37,7 @@ import pyarrow as pa
 from llmperf_common.files.outputs import OutputTaken, folder_to_write
 from llmperf_common.files.plain_files import is_inside
 from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, INPUTS_COLUMN
-from trainer.data.foreign_files import PACKED_SUFFIX, read_json_value
+from trainer.data.foreign_files import MAX_JSON_BYTES, PACKED_SUFFIX, read_json_value
 from trainer.errors import BadInput, RunExists
 from trainer.run.shipped import shipped_models, shipped_run
 
@@ -121,14 +121,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     os.replace(temporary, path)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object.
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read one JSON object of at most ``max_bytes``.
 
     Raises:
         BadInput: The file cannot be read, or its value is not an object.
     """
     try:
-        content = read_json_value(path)
+        content = read_json_value(path, max_bytes=max_bytes)
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}; is this the folder of a finished training?") from None
     if not isinstance(content, dict):

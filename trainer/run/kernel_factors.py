@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from llmperf_common.files.json_numbers import number, numbers, share, whole
 from llmperf_common.records import Device
 from llmperf_common.statistics.conformal import Band
 from trainer.errors import BadInput
@@ -33,6 +34,9 @@ _DISAGREEMENT_LOG2 = float(np.log2(1.5))
 """If the median error of measured launches is above this even with the factor, a note says so."""
 _MOST_LOG2 = 64.0
 """Limit of the numbers in ``kernel_factors.json``; factors and errors are far smaller."""
+_LEAST_LOG2 = 1e-6
+"""Smallest scale of factors and errors in ``few_shot.json``; it is a divisor."""
+_MOST_LAUNCHES = 2**53
 _SCHEMA = 1
 KernelKey = tuple[str, str]
 """Kernel id and device class."""
@@ -91,16 +95,32 @@ class FewShot:
                 f"schema {_SCHEMA}: train the run again"
             )
         try:
+            scales = numbers(
+                content["scales_log2"], "scales_log2", least=_LEAST_LOG2, most=_MOST_LOG2
+            )
+            weights = numbers(content["weights"], "weights", least=0, most=1)
+            bands = {_launches(name): band for name, band in content["bands"].items()}
+            if not bands or not len(scales) == len(weights) > 0:
+                raise ValueError("bands, scales_log2 or weights is empty or of another length")
             return cls(
-                scales_log2=tuple(map(float, content["scales_log2"])),
-                weights=tuple(map(float, content["weights"])),
-                noise_log2=float(content["noise_log2"]),
-                level=float(content["level"]),
-                bands={int(number): Band(**band) for number, band in content["bands"].items()},
+                scales_log2=tuple(scales.tolist()),
+                weights=tuple(weights.tolist()),
+                noise_log2=number(
+                    content["noise_log2"], "noise_log2", least=_LEAST_LOG2, most=_MOST_LOG2
+                ),
+                level=share(content["level"], "level"),
+                bands={key: Band.from_json(one, f"bands: {key}") for key, one in bands.items()},
                 source=str(content["source"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{FEW_SHOT_FILE}: {error}") from None
+
+
+def _launches(text: str) -> int:
+    """Return the number of measured launches that a key of the file's bands says."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and text[0] != "0"):
+        raise ValueError(f"bands has the key {text[:40]!r}, which is not a number of launches")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +159,10 @@ class KernelFactor:
 
     def check(self) -> None:
         """Raise ValueError if a value from a file is not one that ``calibrate`` can write."""
-        for name in ("log2_factor", "sd_log2", "scatter_log2"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not abs(value) <= _MOST_LOG2:
-                raise ValueError(f"{name}={value!r:.40} is not a number up to {_MOST_LOG2:.0f}")
-        if min(self.sd_log2, self.scatter_log2) < 0:
-            raise ValueError("sd_log2 or scatter_log2 is below 0")
-        if not isinstance(self.num_launches, int) or self.num_launches < 1:
-            raise ValueError(f"num_launches={self.num_launches!r:.40} is not a number of launches")
+        number(self.log2_factor, "log2_factor", least=-_MOST_LOG2, most=_MOST_LOG2)
+        number(self.sd_log2, "sd_log2", least=0, most=_MOST_LOG2)
+        number(self.scatter_log2, "scatter_log2", least=0, most=_MOST_LOG2)
+        whole(self.num_launches, "num_launches", least=1, most=_MOST_LAUNCHES)
         for text in (*self.key, *self.sample_ids):
             if not isinstance(text, str):
                 raise ValueError(f"{text!r:.40} is not an id")
@@ -288,7 +304,7 @@ class KernelFactors:
             for one in rows:
                 one.check()
             few_shot = FewShot.from_json(content["few_shot"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadInput(
                 f"{path}: {error}; delete it, or measure again with `llmperf calibrate`"
             ) from None

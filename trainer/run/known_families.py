@@ -16,11 +16,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from llmperf_common.families.families import MIN_JACCARD
-from llmperf_common.families.source_sets import SourceSets
+from llmperf_common.families.source_sets import SCHEMA, SourceSets
 from llmperf_common.files.parquet_files import write_parquet
 from trainer.data.dataset import TrainingData
 from trainer.data.foreign_files import read_table
 from trainer.run.folder import FAMILIES_FILE
+
+_COLUMNS = pa.schema(
+    [
+        pa.field("source_sha256", pa.binary(), nullable=False),
+        pa.field("family_id", pa.string(), nullable=False),
+        pa.field("fitted", pa.bool_(), nullable=False),
+        *SCHEMA,
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +102,12 @@ class KnownFamilies:
         if not path.exists():
             return None
         try:
-            table = read_table(path)
-            for name in ("source_sha256", "family_id", "fitted"):
-                if table.column(name).null_count:
-                    raise ValueError(f"column {name} has nulls")
+            table = read_table(path, _COLUMNS)
             return cls(
                 sources=SourceSets.of_table(table),
-                sha256=tuple(
-                    one.hex() for one in table.column("source_sha256").cast(pa.binary()).to_pylist()
-                ),
-                family_id=tuple(table.column("family_id").cast(pa.string()).to_pylist()),
-                fitted=table.column("fitted").to_numpy().astype(bool),
+                sha256=tuple(one.hex() for one in table.column("source_sha256").to_pylist()),
+                family_id=tuple(table.column("family_id").to_pylist()),
+                fitted=table.column("fitted").to_numpy(),
             )
-        except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise ValueError(f"{path}: {error}") from None

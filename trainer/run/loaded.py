@@ -14,15 +14,26 @@ import pyarrow as pa
 from llmperf_common.config import ConfigError
 from llmperf_common.features.features import WORK_FEATURE, unknown_features
 from llmperf_common.features.launch_columns import device_from_mapping
+from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.records import Device
 from llmperf_common.statistics.conformal import Conformal
 from llmperf_common.statistics.splits import Split
+from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, INPUTS_COLUMN
 from trainer.config import TrainConfig
-from trainer.data.foreign_files import check_files, read_table, reading
+from trainer.data.foreign_files import (
+    MAX_JSON_BYTES,
+    MEND,
+    PACKED_SUFFIX,
+    check_files,
+    read_table,
+    reading,
+)
+from trainer.data.training_range import MAX_FILE_BYTES as MAX_RANGE_BYTES
 from trainer.data.training_range import TrainingRange
 from trainer.errors import BadInput
-from trainer.interface import Predictor
+from trainer.interface import Predicted, Predictor, Rows
 from trainer.registry import load_model
+from trainer.run.answers import check_spread, checked_prediction
 from trainer.run.folder import (
     BASELINES_FOLDER,
     CONFIG_FILE,
@@ -39,7 +50,19 @@ from trainer.run.folder import (
     read_json,
     stage_of,
 )
+from trainer.run.harness import recorded_version
 from trainer.run.kernel_factors import FewShot, KernelFactors
+
+LOCAL_ITEMS = "log2_local_items"
+"""Feature whose range the choice of the best local size needs: log2 of the work-group size."""
+
+_KERNELS = pa.schema(
+    [
+        pa.field(name, pa.string(), nullable=False)
+        for name in ("kernel_id", "family_id", "source_sha256")
+    ]
+)
+"""Columns that are read of ``kernels.parquet``, besides those of the memory analysis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +79,14 @@ class LoadedRun:
         conformal: widths of the intervals.
         known: the ranges of the fit rows' features.
         devices: one device of each device class, by device class.
-        kernels: the kernels that were fitted (``KERNEL_COLUMNS``).
+        kernels: ids, families and source hashes of the kernels that were fitted, with their
+            memory analyses if the run stores them.
         few_shot: distribution of kernels' factors; None if an earlier release made the run or
             the run had too few kernels.
         factors: factors of measured kernels (``llmperf calibrate``), or None.
         notes: notes that apply to every evaluation of the run.
         marker: content of ``published.json``, read before the model; a later training changes it.
+        harness_version: harness version of the fit rows; None if the run does not record it.
     """
 
     folder: Path
@@ -78,6 +103,7 @@ class LoadedRun:
     factors: KernelFactors | None = None
     notes: tuple[str, ...] = ()
     marker: bytes | None = None
+    harness_version: int | None = None
 
     @property
     def reads_work(self) -> bool:
@@ -85,6 +111,21 @@ class LoadedRun:
         if WORK_FEATURE not in self.known.names:
             return False
         return bool(np.isfinite(self.known.low[self.known.names.index(WORK_FEATURE)]))
+
+    @property
+    def where(self) -> str:
+        """Names the run and its model in messages."""
+        return f"{self.folder}: model {self.name}"
+
+    def predict(self, rows: Rows) -> Predicted:
+        """Return the model's prediction of the rows, checked.
+
+        Raises:
+            BadInput: A time or a spread is not a finite number, or the intervals need a spread.
+        """
+        said = checked_prediction(self.model, rows, self.where)
+        check_spread(said, self.conformal.by_spread, self.where)
+        return said
 
 
 class _Baselines(Mapping[str, Predictor]):
@@ -115,7 +156,7 @@ def load_run(folder: Path) -> LoadedRun:
             features by name.
         MissingExtra: The model needs a library that is not installed.
     """
-    with reading(f"{folder}"):
+    with reading(f"{folder}", MEND):
         check_files(folder)
         marker = published_marker(folder)
         content = read_json(folder / CONFIG_FILE)
@@ -126,21 +167,21 @@ def load_run(folder: Path) -> LoadedRun:
             f"{folder}: trained with features that this release does not compute "
             f"({', '.join(lost[:3])}); train it again"
         )
-    with _as_a_run(folder), reading(f"{folder}: not a readable run: a file of it"):
+    with _as_a_run(folder), reading(f"{folder}: not a readable run: a file of it", MEND):
         name = str(content["model"])
         config = TrainConfig.from_mapping(content["config"])
-        split = Split.from_json(read_json(folder / SPLIT_FILE))
-        conformal = Conformal.from_json(read_json(folder / CONFORMAL_FILE))
-        packed = folder / PACKED_RANGE_FILE
-        ranges = read_json(packed if packed.exists() else folder / RANGE_FILE)
-        known = TrainingRange.from_json(ranges)
-        records = [device_from_mapping(item) for item in read_json(folder / DEVICE_FILE)["devices"]]
-        kernels = read_table(folder / KERNELS_FILE)
+        with _named(folder / SPLIT_FILE):
+            split = Split.from_json(read_json(folder / SPLIT_FILE))
+        with _named(folder / CONFORMAL_FILE):
+            conformal = Conformal.from_json(read_json(folder / CONFORMAL_FILE))
+        known = _training_range(folder)
+        devices = _devices(folder / DEVICE_FILE)
+        kernels = read_table(
+            folder / KERNELS_FILE, _KERNELS, others=(*ANALYSIS_COLUMNS, INPUTS_COLUMN)
+        )
         learnt = folder / FEW_SHOT_FILE
-        few_shot = FewShot.from_json(read_json(learnt)) if learnt.exists() else None
-        devices: dict[str, Device] = {}
-        for record in records:
-            devices.setdefault(record.device_class, record)
+        with _named(learnt):
+            few_shot = FewShot.from_json(read_json(learnt)) if learnt.exists() else None
     baselines = folder / BASELINES_FOLDER
     return LoadedRun(
         folder=folder,
@@ -157,13 +198,62 @@ def load_run(folder: Path) -> LoadedRun:
         factors=KernelFactors.load(folder),
         notes=tuple(origin_notes(content)),
         marker=marker,
+        harness_version=recorded_version(content),
     )
 
 
+def _training_range(folder: Path) -> TrainingRange:
+    """Read the ranges of a run, packed or not."""
+    packed = folder / PACKED_RANGE_FILE
+    path = packed if packed.exists() else folder / RANGE_FILE
+    with _named(path):
+        known = TrainingRange.from_json(read_json(path, max_bytes=MAX_RANGE_BYTES))
+        lost = unknown_features(known.names)
+        if lost:
+            raise ValueError(f"this release does not compute the feature {lost[0]!r:.60}")
+        if LOCAL_ITEMS not in known.names:
+            raise ValueError(f"it has no range of the feature {LOCAL_ITEMS}")
+    return known
+
+
+def _devices(path: Path) -> dict[str, Device]:
+    """Read the first device of each device class."""
+    with _named(path):
+        records = read_json(path).get("devices")
+        if not isinstance(records, list) or not all(isinstance(one, dict) for one in records):
+            raise ValueError("it has no list of devices")
+        if not records:
+            raise ValueError("it lists no device")
+        devices: dict[str, Device] = {}
+        for record in map(device_from_mapping, records):
+            devices.setdefault(record.device_class, record)
+    return devices
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in the message of a ValueError, and say what to do."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except ValueError as error:
+        name = path.name.removesuffix(PACKED_SUFFIX)
+        raise BadInput(f"{path}: {str(error).removeprefix(f'{name}: ')[:500]}; {MEND}") from None
+
+
 def published_marker(folder: Path) -> bytes | None:
-    """Return the content of the run's marker, with its files' hashes; None without a marker."""
+    """Return the content of the run's marker, with its files' hashes; None without a marker.
+
+    Raises:
+        BadInput: The marker is not a regular file, or it is too large.
+        OSError: The marker cannot be read.
+    """
     path = folder / PUBLISHED_FILE
-    return path.read_bytes() if path.exists() else None
+    try:
+        return read_plain(path, max_bytes=MAX_JSON_BYTES) if path.exists() else None
+    except UnfitFileError as error:
+        raise BadInput(f"{error}; copy the run again, or train it anew") from None
 
 
 def origin_notes(content: Mapping[str, Any]) -> list[str]:

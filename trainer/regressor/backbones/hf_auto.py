@@ -18,6 +18,7 @@ from llmperf_common.extras import require
 from trainer.errors import BadInput
 from trainer.regressor.attention import LEAST_HEAD, Mask, dense_mask
 from trainer.regressor.backbones.base import Backbone, states_at
+from trainer.regressor.backbones.hf_limits import check_counts, limited_tensors
 from trainer.regressor.precise import widen
 from trainer.regressor.prefix_cache import PrefixCache
 
@@ -26,16 +27,23 @@ _TOLERANCE = 1e-3
 differ by 1e-6, models that ignore it by 1e-1."""
 
 _NAMES_OF_OTHERS = frozenset(
-    {"auto_map", "backbone", "use_pretrained_backbone", "use_timm_backbone"}
+    {"auto_map", "backbone", "num_labels", "use_pretrained_backbone", "use_timm_backbone"}
 )
-"""Config keys that name code in the checkpoint's folder or another model; they are removed."""
+"""Config keys that are removed. They name code in the checkpoint's folder or another model, or
+(``num_labels``) the number of labels of a head that is not built, for which ``transformers`` would
+make two dictionaries of that length."""
 
 _NAMES_OF_CODE = ("attn_implementation", "experts_implementation", "implementation_internal")
 """Endings of config keys that may name a repository with code; ``transformers`` downloads and runs
 that code if the package ``kernels`` is installed. These keys are removed: this module chooses the
 attention itself."""
 
-_MOST_BLOCKS = 1_000
+_ERRORS_OF_A_CONFIG = (
+    ValueError, TypeError, LookupError, AttributeError, ImportError, ArithmeticError,
+    AssertionError, RuntimeError,
+)  # fmt: skip
+"""Errors by which ``transformers`` and torch report an impossible number: zero heads divide by
+zero, and torch refuses a negative size by a RuntimeError."""
 
 _TRIAL_PREFIX, _TRIAL_SUFFIX = 5, 3
 """Number of tokens of the trial's prefix, and of each of its two suffixes."""
@@ -182,13 +190,16 @@ def _without_names(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_depth(parsed: Any) -> None:
-    """Raise ValueError for an absurd depth, because all blocks are built before any other check."""
-    depth = getattr(parsed.get_text_config(), "num_hidden_layers", None) or 0
-    if not isinstance(depth, int) or not 0 <= depth <= _MOST_BLOCKS:
-        raise ValueError(
-            f"num_hidden_layers is {str(depth)[:40]}: at most {_MOST_BLOCKS:,} are allowed"
-        )
+def _wrong_types() -> Any:
+    """Return the base class of the errors of a config whose values have wrong types.
+
+    Recent versions of ``transformers`` check the types with ``huggingface_hub``; older ones do not.
+    """
+    return getattr(require("huggingface_hub.errors", "train"), "StrictDataclassError", ValueError)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _from_config(config: Mapping[str, Any]) -> Any:
@@ -203,14 +214,16 @@ def _from_config(config: Mapping[str, Any]) -> Any:
         for key, value in values.items()
     }
     try:
+        check_counts(values)
         parsed = transformers.AutoConfig.for_model(kind, **values)
         parsed.use_cache = False
-        _check_depth(parsed)
-        model = transformers.AutoModel.from_config(
-            parsed, dtype=torch.float32, trust_remote_code=False
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        with limited_tensors():
+            model = transformers.AutoModel.from_config(
+                parsed, dtype=torch.float32, trust_remote_code=False
+            )
+    except (*_ERRORS_OF_A_CONFIG, _wrong_types()) as error:
         raise BadInput(
-            f"transformers cannot build model_type {kind!r}: {str(error)[:300]}"
+            f"transformers cannot build model_type {str(kind)[:80]!r}: {_one_line(error)}: correct "
+            "its config.json, or choose another model"
         ) from None
     return cast("Any", model)
