@@ -67,12 +67,12 @@ class CollectProgress:
 
 
 ProgressOption = bool | Callable[[CollectProgress], object] | None
-"""None shows nothing; True shows the command's display; a function is called with each
+"""None and False show nothing; True shows the command's display; a function is called with each
 ``CollectProgress``."""
 
 LineProgress = bool | Callable[[str], object] | None
-"""None shows nothing; True writes lines to stderr; a function is called with each line (training,
-prediction)."""
+"""None and False show nothing; True writes lines to stderr; a function is called with each line
+(training, prediction)."""
 
 _ShownT = TypeVar("_ShownT")
 
@@ -85,14 +85,14 @@ def show_of(
     If ``progress`` is a function, it is returned.
 
     Raises:
-        ConfigError: ``progress`` is neither a truth value, None nor a function.
+        ConfigError: ``progress`` is neither True, False, None nor a function.
     """
     if progress is True:
         return as_command
     if not progress:
         return _silent
     if not callable(progress):
-        raise ConfigError(f"progress={progress!r}: give True, None or a function")
+        raise ConfigError(f"progress={progress!r}: give True, False, None or a function")
     return progress
 
 

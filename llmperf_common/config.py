@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import logging
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -53,8 +54,11 @@ class Node(pydantic.BaseModel):
         try:
             return cls.model_validate(values)
         except pydantic.ValidationError as error:
+            items = _innermost(error)
+            lines = [_explain(cls, item) for item in items[:_MOST_EXPLAINED]]
+            more = len(items) - len(lines)
             raise ConfigError(
-                "\n".join(_explain(cls, item) for item in _innermost(error))
+                "\n".join([*lines, *([f"and {more} more"] if more else [])])
             ) from None
 
     def content_hash(self) -> str:
@@ -137,15 +141,43 @@ def _read_preset(folder: str, name: str) -> str:
 
 _MOST_SHOWN = 400
 """Maximum number of characters of a faulty value that a message shows."""
+_MOST_EXPLAINED = 20
+"""Maximum number of wrong keys that a message explains."""
 _MAX_TOML_CHARS = 2**16
-"""Maximum number of characters of a configuration file. Our own files have a few thousand. The
-limit is needed because parsing a key of N dots takes N² steps."""
+"""Maximum number of characters of a configuration file. Our own files have a few thousand."""
+_MAX_KEY_PARTS = 32
+"""Maximum number of dots in one key. ``tomllib`` takes N² steps and N² bytes for N of them."""
+_TEXT_OR_COMMENT = re.compile(
+    r'"""(?:[^\\"]|\\.|"(?!""))*+(?:"{3,5})?'
+    r"|'''(?:[^']|'(?!''))*+(?:'{3,5})?"
+    r'|"(?:[^"\\\n]|\\.)*+"?'
+    r"|'[^'\n]*+'?"
+    r"|(?P<comment>#[^\n]*+)",
+    re.DOTALL,
+)
+"""A text without an end ends with its line or the file, so that each character is looked at once."""
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS + 1}}}")
+
+
+def _has_long_key(text: str) -> bool:
+    """Whether a key of a TOML text has too many parts; texts and comments do not count.
+
+    >>> _has_long_key("a" + ".a" * 40 + " = 1"), _has_long_key("path = '" + "a." * 40 + "'")
+    (True, False)
+    """
+    plain = _TEXT_OR_COMMENT.sub(lambda found: "" if found["comment"] else "text", text)
+    return _LONG_KEY.search(plain) is not None
 
 
 def _parse_toml(text: str, where: str) -> dict[str, Any]:
     if len(text) > _MAX_TOML_CHARS:
         raise ConfigError(
             f"{where} has more than {_MAX_TOML_CHARS} characters: too long for a configuration file"
+        )
+    if _has_long_key(text):
+        raise ConfigError(
+            f"{where}: a key has more than {_MAX_KEY_PARTS} dots: keys of a configuration have two "
+            "or three parts, such as train.seed"
         )
     try:
         return tomllib.loads(text)
@@ -178,6 +210,8 @@ def _parse_pair(text: str) -> tuple[str, Any]:
 
 
 def _parse_value(raw: str) -> Any:
+    if len(raw) > _MAX_TOML_CHARS or _has_long_key(raw):
+        return raw
     try:
         return tomllib.loads(f"value = {raw}")["value"]
     except (ValueError, RecursionError):
@@ -223,8 +257,9 @@ def _innermost(error: pydantic.ValidationError) -> list[Any]:
 def _explain(root: type[Node], item: Mapping[str, Any]) -> str:
     dotted = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        return f"config key {dotted!r} is unknown{_nearest(dotted, list(key_names(root)))}"
-    return f"config key {dotted!r} = {_shown(item['input'])}: {_allowed(item)}"
+        nearest = _nearest(dotted, list(key_names(root)))
+        return f"config key {_shown(dotted)} is unknown{nearest}"
+    return f"config key {_shown(dotted)} = {_shown(item['input'])}: {_allowed(item)}"
 
 
 def _shown(value: Any) -> str:

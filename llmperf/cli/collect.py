@@ -169,15 +169,24 @@ def _finish(summary: CollectSummary) -> None:
     if summary.noise.warning:
         say(f"warning: {summary.noise.warning}")
     if summary.stop_reason is EndReason.INTERRUPTED:
-        left = "all finished tasks are saved; run the same command again to resume"
+        left = f"{_saved(summary)}; run the same command again to resume"
         if summary.num_tasks_done == summary.num_tasks:
             left = "the run is complete, nothing is left to do"
         raise CommandError(Exit.INTERRUPTED, f"interrupted; {left}")
     if summary.stop_reason is EndReason.TIME_IS_UP and summary.num_pending:
-        say("--max-time is up; all finished tasks are saved; run the same command again to resume")
+        say(f"--max-time is up; {_saved(summary)}; run the same command again to resume")
     if summary.stop_reason is EndReason.TOO_MANY_FAILURES:
         raise CommandError(
             Exit.TOO_MANY_FAILURES,
             f"stopped: {summary.num_failed:,} rows failed, more than --max-failures allows; "
-            "see the failure_detail column, or `llmperf report`",
+            "see failure_detail in the table samples, or run `llmperf report DIR`",
         )
+
+
+def _saved(summary: CollectSummary) -> str:
+    if summary.num_dropped:
+        return (
+            f"{summary.num_dropped:,} finished tasks were dropped when the ledger was lost, all "
+            "others are saved"
+        )
+    return "all finished tasks are saved"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,15 @@ from llmperf.cli.console import answer, answer_json, answer_lines, answer_table,
 from llmperf.cli.paths import local_only
 from llmperf.cli.predict_configs import predict_configs
 from llmperf.exits import CommandError, Exit, sigterm_interrupts
+from llmperf_common.files.visible import shown_value
 
 if TYPE_CHECKING:
     from llmperf.prediction.record import Prediction
 
 _MOST_FACTORS = 40
 """Maximum number of kernels whose factors are printed."""
+
+_DIGITS = re.compile(r"[0-9]{1,400}")
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
@@ -350,14 +354,13 @@ def predict(
 
 
 def _sizes(option: str, text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        sizes = ()
-    if not 1 <= len(sizes) <= 3 or min(sizes, default=0) < 1:
+    parts = [part.strip() for part in text.split(",")]
+    # int() would also take 1_000 and the digits of other scripts.
+    sizes = tuple(int(part) for part in parts if _DIGITS.fullmatch(part))
+    if not 1 <= len(sizes) == len(parts) <= 3 or min(sizes) < 1:
         raise CommandError(
             Exit.USAGE,
-            f"{option} {text!r}: write one to three positive numbers, such as 1024 or 64,64",
+            f"{option} {shown_value(text)}: write one to three positive numbers, such as 64,64",
         )
     return sizes
 
@@ -367,9 +370,12 @@ def _arguments(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise CommandError(Exit.USAGE, f"--arg {text!r}: write it as name=value")
+            raise CommandError(Exit.USAGE, f"--arg {shown_value(text)}: write it as name=value")
         if name.strip() in arguments:
-            raise CommandError(Exit.USAGE, f"--arg {text!r}: {name.strip()!r} is given twice")
+            raise CommandError(
+                Exit.USAGE,
+                f"--arg {shown_value(text)}: {shown_value(name.strip())} is given twice",
+            )
         arguments[name.strip()] = value.strip()
     return arguments
 

@@ -12,6 +12,9 @@ from llmperf.cli.console import answer_json, answer_table, say
 if TYPE_CHECKING:
     from llmperf.prediction.model import Model
 
+_MANY = 100_000
+"""From this number of launches on, each step is announced."""
+
 
 def predict_configs(
     load: Callable[[], Model],
@@ -48,8 +51,12 @@ def predict_configs(
 
     write = None if out is None else answers.out_file(out)
     asked = read_configs(configs, args)
+    if len(asked) >= _MANY:
+        say(f"{len(asked):,} launches read; predicting them takes minutes")
     found = load().predict_many(source, [one.launch for one in asked], kernel=kernel, device=device)
     rows = answers.documents(asked, found)
+    if len(asked) >= _MANY:
+        say("all launches predicted; writing them")
     if write is not None:
         write(rows)
     if as_json:

@@ -268,7 +268,8 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
     from trainer.evaluation.scoring import PREDICTIONS  # noqa: PLC0415
 
     try:
-        predictions = with_types(read_table(directory / _PREDICTIONS), PREDICTIONS)
+        stored = read_table(directory / _PREDICTIONS, pa.schema([]), others=PREDICTIONS.names)
+        predictions = with_types(stored, PREDICTIONS)
         metrics = read_json_value(directory / "metrics.json")
         if not isinstance(metrics, dict):
             raise ValueError("metrics.json is not an object")

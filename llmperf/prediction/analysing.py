@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf_common.analysis import Analysis
+from llmperf_common.files.visible import shortened
 from llmperf_common.records import Kernel
 from llmperf_common.store.files.filesystem import StoreError
 from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
@@ -109,7 +110,7 @@ class Analyst:
         device = self.cpu_device("to analyse the kernel's memory accesses")
         if isinstance(device, str):
             return Known(analysis=None, said=device)
-        self.progress(f"probing kernel {kernel.name!r} on {device.name}")
+        self.progress(f"probing kernel {shortened(kernel.name)!r} on {device.name}")
         try:
             found_out = analyse_one(kernel, device, timeout_s=ANALYSIS_TIMEOUT_S)
         except (StoreError, OSError) as error:

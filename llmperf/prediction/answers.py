@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from llmperf.prediction.configs import Config
 from llmperf.prediction.record import Prediction, time_text
 from llmperf_common.config import ConfigError
+from llmperf_common.csv_cells import safe_text
 from llmperf_common.files.outputs import file_to_write
 from llmperf_common.files.replacing import replacing
 
@@ -42,8 +43,8 @@ SCHEMA = pa.schema(
         pa.field("warnings", pa.list_(pa.string())),
     ]
 )
-"""The columns of CSV and Parquet. CSV writes sizes as ``64,64`` and joins warnings by
-semicolons."""
+"""The columns of CSV and Parquet. CSV writes sizes as ``64,64``, joins warnings by semicolons, and
+writes an apostrophe before a text that a spreadsheet could evaluate (``csv_cells.py``)."""
 
 HEAD = ("launch", "global size", "local size", "time", "low", "high", "bound", "ood")
 """The columns of ``shown_rows``."""
@@ -126,7 +127,8 @@ def csv_text(rows: Sequence[dict[str, Any]]) -> str:
             "ood": str(row["ood"]).lower(),
             "warnings": "; ".join(row["warnings"]),
         }
-        writer.writerow([cells[name] for name in SCHEMA.names])
+        values = (cells[name] for name in SCHEMA.names)
+        writer.writerow([safe_text(one) if isinstance(one, str) else one for one in values])
     return buffer.getvalue()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llmperf.prediction.analysing import Analyst
 from llmperf_common.failures import Failure, FailureCode
 from llmperf_common.features.work import Work
+from llmperf_common.files.visible import shortened
 from llmperf_common.records import Kernel, LaunchConfig
 from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
@@ -41,7 +42,9 @@ class WorkCounter:
         device = self.analyst.cpu_device("to count the launch's operations and accesses")
         if isinstance(device, str):
             return CountedLaunches(work=none, why=device)
-        self.analyst.progress(f"counting the work of kernel {kernel.name!r} on {device.name}")
+        self.analyst.progress(
+            f"counting the work of kernel {shortened(kernel.name)!r} on {device.name}"
+        )
         found: list[Work | Failure] = []
         why = ""
         for start in range(0, len(launches), _LAUNCHES_AT_ONCE):

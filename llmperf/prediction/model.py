@@ -6,8 +6,10 @@ prediction of the same source takes milliseconds.
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,14 +21,16 @@ from llmperf.prediction.counting import WorkCounter
 from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
+from llmperf_common.files.visible import shown_value
 from llmperf_common.records import Kernel
 from trainer.data.dataset import TrainingData, load_data
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Value, read_arguments
 from trainer.prediction.calibrate import factor_of
-from trainer.prediction.predict import predict_many
+from trainer.prediction.predict import predict_many, tell_checked
 from trainer.prediction.request import PredictRequest, check_sizes, device_of, named_errors
 from trainer.run.folder import known_runs, resolve_run
+from trainer.run.harness import harness_notes
 from trainer.run.kernel_factors import KernelFactors
 from trainer.run.loaded import LoadedRun, load_run
 from trainer.run.shipped import DEFAULT_MODEL, shipped_run
@@ -34,6 +38,12 @@ from workers.corpus.one_source import SourceKernel
 
 Size = int | Sequence[int]
 """Numbers of work-items: one number for one dimension, or one number per dimension."""
+
+_MOST_DIMS = 3
+_MAX_SIZE = 10**400
+"""Larger numbers have too many digits for a message. Smaller ones get their message later."""
+_NO_LISTS = (Set, Mapping, str, bytes, bytearray)
+"""Iterables that are no sequences of numbers: a set has no order, and bytes hold characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,15 +150,16 @@ class Model:
         folder, note = (resolve_run(model), "") if model is not None else _only_run()
         run = load_run(folder)
         analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
-        launches = None
+        launches, notes = None, [note] if note else []
         if measured is not None:
             progress(f"reading the measured launches in {measured}")
             launches = load_data(measured)
+            notes += harness_notes(run.harness_version, launches.identity)
         return cls(
             run,
             analyst,
             launches,
-            notes=(note,) if note else (),
+            notes=notes,
             work=step if analyse else CpuStep.OFF,
         )
 
@@ -234,17 +245,21 @@ class Model:
             ConfigError: No device is given and the model knows several.
         """
         if isinstance(launches, str | Mapping) or not isinstance(launches, Iterable):
-            raise BadInput(f"launches={launches!r}: give a list; for one launch use predict")
+            raise BadInput(
+                f"launches={shown_value(launches)}: give a list; for one launch use predict"
+            )
         chosen = self._reader.kernel(source, kernel, self._trained)
         asked = [Launch.of(one) for one in launches]
         if not asked:
             return []
         question = self._question(chosen, device, best_local_size)
         requests = []
+        told = time.monotonic()
         for number, launch in enumerate(asked, start=1):
             name = launch.name or (f"launch {number}" if len(asked) > 1 else "")
             with named_errors(name):
                 requests.append(question(launch, name))
+            told = tell_checked(self._analyst.progress, told, number, len(asked))
         said = [
             f"LLMPerf's parser does not know a name that the device's compiler may know: line {one}"
             for one in chosen.unknown
@@ -321,12 +336,20 @@ class Model:
         return Known(analysis=None, said="")
 
 
-def _sizes(name: str, size: Size) -> tuple[int, ...]:
+def _sizes(name: str, size: Any) -> tuple[int, ...]:
+    is_list = isinstance(size, Iterable) and not isinstance(size, _NO_LISTS)
     try:
-        sizes = size if isinstance(size, Iterable) else (size,)
-        return tuple(operator.index(one) for one in sizes)
+        sizes = tuple(itertools.islice(size, _MOST_DIMS + 1)) if is_list else (size,)
+        found = tuple(operator.index(one) for one in sizes)
     except TypeError:
-        raise BadInput(f"{name}={size!r}: give a whole number, or one for each dimension") from None
+        sizes, found = (), ()
+    if any(isinstance(one, bool) for one in sizes) or any(abs(one) >= _MAX_SIZE for one in found):
+        found = ()
+    if not found:
+        raise BadInput(
+            f"{name}={shown_value(size)}: give a whole number, or one for each dimension"
+        )
+    return found
 
 
 def _only_run() -> tuple[Path, str]:

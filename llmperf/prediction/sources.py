@@ -7,6 +7,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llmperf_common.files.visible import shortened
 from trainer.errors import BadInput
 from workers.corpus.files import SourceFile
 from workers.corpus.one_source import SourceKernel, file_of_text, files_of_path, read
@@ -50,20 +51,19 @@ class SourceReader:
         where = _TEXT_NAME if is_text(source) else str(source)
         found = {one.kernel.name: one for one in self._read(source, where)}
         names = sorted(found)
+        shown = ", ".join(map(shortened, names))
         if wanted is None and len(names) > 1:
-            raise BadInput(
-                f"{where} has {len(names)} kernels: choose one with --kernel: {', '.join(names)}"
-            )
+            raise BadInput(f"{where} has {len(names)} kernels: choose one with --kernel: {shown}")
         if wanted is not None and wanted not in found:
             unread = [one.kernel.failure for one in found.values() if one.kernel.failure]
             if unread:  # the file could not be parsed: show why
                 raise BadInput(f"{where}: {unread[0].detail}")
-            raise BadInput(f"{where} has no kernel {wanted!r}: it has {', '.join(names)}")
+            raise BadInput(f"{where} has no kernel {shortened(wanted)!r}: it has {shown}")
         chosen = found[wanted if wanted is not None else names[0]]
         kernel = chosen.kernel
         if kernel.signature is None or kernel.failure is not None:
             why = kernel.failure.detail if kernel.failure else "its arguments cannot be read"
-            raise BadInput(f"{where}: kernel {kernel.name}: {why}")
+            raise BadInput(f"{where}: kernel {shortened(kernel.name)}: {why}")
         if chosen.errors and kernel.kernel_id not in trained:
             raise BadInput(_refusal(where, chosen))
         return chosen
@@ -102,7 +102,8 @@ def _refusal(where: str, chosen: SourceKernel) -> str:
     text = "\n".join(_located(where, error) for error in chosen.errors[:_MOST_ERRORS])
     if len(chosen.errors) > _MOST_ERRORS:
         text += f"\n(and {len(chosen.errors) - _MOST_ERRORS} more)"
-    return f"{text}\nkernel {chosen.kernel.name} does not compile: correct the source"
+    name = shortened(chosen.kernel.name)
+    return f"{text}\nkernel {name} does not compile: correct the source"
 
 
 def _located(where: str, error: str) -> str:

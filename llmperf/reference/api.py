@@ -53,6 +53,7 @@ ERRORS = (
     "workers.sandbox.run_children.DeviceLostError",
     "workers.device.nvidia.gpu_lock.GpuTakenError",
     "llmperf_common.files.plain_files.UnfitFileError",
+    "llmperf_common.installation.InstallationChanged",
     "llmperf_common.features.features.UnknownFeatureError",
     "workers.execution.doubtful_builds.NothingCompilesError",
     "cluster.collect.ManyHostsError",

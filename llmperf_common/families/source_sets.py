@@ -32,6 +32,16 @@ _KEPT_BITS = np.uint64(32)
 Each collision changes one run of one pair of sources."""
 
 
+SCHEMA = pa.schema(
+    [
+        pa.field(f"{kind}_{view}", pa.list_(pa.uint32()), nullable=False)
+        for view in range(NUM_VIEWS)
+        for kind in ("runs", "new")
+    ]
+)
+"""Columns of ``SourceSets.table``."""
+
+
 @dataclass(frozen=True)
 class _View:
     """One view of n sources.

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pydantic
 
 from llmperf_common.features.work import WORK_NAMES, Work
+from llmperf_common.files.json_numbers import number, numbers
 from llmperf_common.launch import is_integer_scalar
 from llmperf_common.records import (
     Access,
@@ -248,6 +249,33 @@ def assemble(
     )
 
 
+_POSITIVE = ("compute_units", "max_work_group_size")
+_NOT_NEGATIVE = (
+    "max_clock_mhz", "global_memory_bytes", "max_allocation_bytes", "local_memory_bytes",
+    "last_level_cache_bytes", "plain_work_group_size", "timer_step_ns", "peak_dram_gbps",
+    "peak_l2_gbps", "peak_fp32_gflops", "peak_fp64_gflops", "launch_floor_ns",
+    "max_constant_buffer_bytes", "warp_size", "registers_per_unit", "local_memory_per_unit_bytes",
+    "max_work_items_per_unit", "max_work_groups_per_unit", "memory_bus_bits",
+    "max_memory_clock_mhz", "power_limit_w", "peak_dram_spread", "peak_l2_spread",
+    "peak_fp32_spread", "peak_fp64_spread",
+)  # fmt: skip
+"""Numbers of a device that may be 0, which means unknown in records of some runtimes."""
+_MOST = 1e20
+"""Limit of a device's numbers: 2**64 bytes and more than any rate, so that no product overflows."""
+
+
+def _check_numbers(values: Mapping[str, Any]) -> None:
+    """Raise ValueError if a number of a device record is not finite, negative or too large."""
+    try:
+        for least, names in ((1, _POSITIVE), (0, _NOT_NEGATIVE)):
+            for name in names:
+                if values.get(name) is not None:
+                    number(values[name], name, least=least, most=_MOST)
+        numbers(list(values["max_work_item_sizes"]), "max_work_item_sizes", least=1, most=_MOST)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"device record: {error}") from None
+
+
 _DEVICE: pydantic.TypeAdapter[Device] = pydantic.TypeAdapter(Device)
 
 
@@ -255,10 +283,11 @@ def device_from_mapping(values: Mapping[str, Any]) -> Device:
     """Return the record of one row of ``devices`` (or of ``device.json``).
 
     Raises:
-        ValueError: A key is missing, or a value has a wrong type.
+        ValueError: A key is missing, or a value has a wrong type or is impossible.
     """
     known = set(Device.__slots__)
     content = {"max_work_item_sizes": (), **values}
+    _check_numbers(content)
     try:
         return _DEVICE.validate_python(
             {name: value for name, value in content.items() if name in known}

@@ -31,6 +31,8 @@ from llmperf_common.features.work import WORK_NAMES
 from llmperf_common.launch import INTEGER_TYPES
 from llmperf_common.records import ArgumentKind
 
+MAX_POSITION = 1_023
+"""Largest position of an argument. CUDA's and OpenCL's devices take a few kilobytes of arguments."""
 WORK_COLUMN = "work"
 """Column of ``samples``: a struct of ``WORK_NAMES``, null where the work is not known."""
 
@@ -49,9 +51,9 @@ def columns_from_tables(
         static_names: the static features to include, in order.
 
     Raises:
-        ValueError: A sample's task or device is in no row; or its NDRange does not have 1 to 3
-            dimensions. Rows of a kernel that failed before its first launch have no NDRange: leave
-            such rows out.
+        ValueError: A sample's task or device is in no row; an argument's position or a size is
+            impossible; or an NDRange does not have 1 to 3 dimensions. Rows of a kernel that failed
+            before its first launch have no NDRange: leave such rows out.
     """
     kernel_row = kernel_rows(samples, kernels)
     device_row = device_rows(samples, devices)
@@ -126,7 +128,7 @@ def ndrange_sizes(column: pa.ChunkedArray) -> tuple[Floats, Floats]:
     """Return the dimensions, shape (n,), and sizes, shape (n, 3), of NDRanges; unused sizes are 1.
 
     Raises:
-        ValueError: A row does not have 1 to 3 dimensions.
+        ValueError: A row does not have 1 to 3 dimensions, or a size is not positive.
     """
     row, items = flat_lists(column)
     dims = np.bincount(row, minlength=len(column))
@@ -136,6 +138,9 @@ def ndrange_sizes(column: pa.ChunkedArray) -> tuple[Floats, Floats]:
     sizes = np.ones((len(column), MAX_DIMS))
     start = np.cumsum(dims) - dims
     sizes[row, np.arange(len(row)) - start[row]] = items.to_numpy(zero_copy_only=False)
+    if not (sizes >= 1).all():  # NaN stands for null
+        odd = int(np.flatnonzero(~(sizes >= 1).all(axis=1))[0])
+        raise ValueError(f"NDRange {column[odd].as_py()} must have positive sizes")
     return dims.astype(np.float64), sizes
 
 
@@ -154,13 +159,22 @@ def _numbers(values: pa.Array) -> Floats:
     )
 
 
+def _positions(items: pa.StructArray, table: str) -> Codes:
+    position = _numbers(_member(items, "position"))
+    if not ((position >= 0) & (position <= MAX_POSITION)).all():  # NaN stands for null
+        raise ValueError(
+            f"column args of {table} has an argument without a position from 0 to {MAX_POSITION}"
+        )
+    return position.astype(np.int64)
+
+
 def _arguments_from_tables(
     samples: pa.Table, kernels: pa.Table, kernel_row: Codes
 ) -> ArgumentColumns:
     owner, declared = flat_lists(kernels.column("args"))
-    declared_position = _numbers(_member(declared, "position")).astype(np.int64)
+    declared_position = _positions(declared, "kernels")
     launch, items = flat_lists(samples.column("args"))
-    position = _numbers(_member(items, "position")).astype(np.int64)
+    position = _positions(items, "samples")
     width = 1 + max(declared_position.max(initial=0), position.max(initial=0))
     # (kernel row, position) -> row of `declared`; len(declared) where the kernel declares none.
     place = np.full(len(kernels) * width + 1, len(declared), dtype=np.int64)

@@ -7,13 +7,14 @@ head, a key in a Parquet schema, or the names in a folder.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from llmperf_common.config import ConfigError
+from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.files.plain_files import UnfitFileError, read_plain
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -23,6 +24,9 @@ _KINDS = (
     (stat.S_ISSOCK, "a socket"),
 )
 _NAMES_SHOWN = 3
+_MOST_JSON_BYTES = 32 * 2**20
+"""Maximum size in bytes of a JSON file that is read to recognise it. No command writes a longer
+one."""
 
 
 class OutputTaken(ConfigError):  # noqa: N818  (named for what is wrong)
@@ -109,8 +113,8 @@ def holds_json(path: Path, keys: Collection[str]) -> bool:
     if not path.is_file():
         return False
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = parse_json(read_plain(path, max_bytes=_MOST_JSON_BYTES))
+    except (OSError, ValueError, UnfitFileError):
         return False
     return isinstance(content, dict) and set(keys) <= content.keys()
 

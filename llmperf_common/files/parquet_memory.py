@@ -1,13 +1,15 @@
 """A limit on the memory that an untrusted Parquet file needs, checked before it is unpacked.
 
 Owns the limit and the count of bytes. (A string that the file holds once may appear in a million
-rows.) Page headers that contradict the file's metadata are not detected, because only a Parquet
-library could do that.
+rows.) Page headers and numbers of rows that contradict the rest of the file are not detected,
+because only a Parquet library could do that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +29,28 @@ _OFFSET_BYTES = 4
 _MOST_LEVELS = 8
 """Levels of lists, structs and maps. LLMPerf's own tables have at most four."""
 _WIDEST_BYTES = 64
-"""Widest binary value of a fixed size."""
+"""Maximum bytes of a binary value of a fixed length. A null takes that length, too."""
+_LONGEST_FIXED_LIST = 16
+"""Maximum values of a list of a fixed length, as polars and numpy write it for the sizes of a
+launch. A null takes the memory of that many values, although the file holds none of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How a column is nested; for a struct, the largest of its fields counts.
+
+    Attributes:
+        levels: number of lists, structs and maps around a value.
+        fixed: number of values that a row, or an element of a list, holds in lists of fixed lengths.
+        has_lists: whether the column has lists of varying lengths, or maps.
+    """
+
+    levels: int = 0
+    fixed: int = 1
+    has_lists: bool = False
+
+
+_FLAT = _Shape()
 
 
 def check_memory(data: pa.Buffer, columns: Collection[str] | None = None) -> None:
@@ -52,19 +75,34 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             f"it has {facts.num_row_groups} row groups of {facts.num_columns} columns: "
             "LLMPerf writes no such table"
         )
-    value_bytes = _VALUE_BYTES + _OFFSET_BYTES * _levels_of(file.schema_arrow, columns)
-    num_bytes = 0
-    texts: dict[str, int] = {}
-    for chunk in column_chunks(memoryview(data)):
-        if columns is not None and chunk.path.split(".", 1)[0] not in columns:
-            continue
+    shapes: dict[str, _Shape] = {}
+    for one in file.schema_arrow:
+        if columns is None or one.name in columns:
+            shapes[one.name] = _largest([_shape(one.type, one.name), shapes.get(one.name, _FLAT)])
+    paths = [file.schema.column(number).path for number in range(facts.num_columns)]
+    counts: dict[str, int] = defaultdict(int)
+    texts: dict[str, int] = defaultdict(int)
+    for number, chunk in enumerate(column_chunks(memoryview(data))):
+        if not paths or chunk.path != paths[number % len(paths)]:
+            raise ValueError("its columns are not in the order of its schema")
         if min(chunk.num_values, chunk.uncompressed_bytes) < 0:
             raise ValueError("a column has a negative number of values")
-        num_bytes += chunk.num_values * value_bytes
+        counts[chunk.path] += chunk.num_values
         if chunk.is_text:
-            most_in_it = chunk.num_values * max(1, chunk.uncompressed_bytes)
-            texts[chunk.path] = texts.get(chunk.path, 0) + most_in_it
-        num_bytes = _within(num_bytes, most)
+            texts[chunk.path] += chunk.num_values * max(1, chunk.uncompressed_bytes)
+    num_bytes = 0
+    for path, num_values in counts.items():
+        shape = _shape_of(path, shapes)
+        if shape is None:
+            texts.pop(path, None)
+            continue
+        # Without lists of varying lengths the number of rows gives that of the values.
+        slots = (
+            num_values * shape.fixed
+            if shape.has_lists
+            else max(num_values, facts.num_rows * shape.fixed)
+        )
+        num_bytes = _within(num_bytes + slots * (_VALUE_BYTES + _OFFSET_BYTES * shape.levels), most)
     # A column's exact size is counted only if the column could take more than an eighth of the
     # limit, with its longest possible string in every row.
     for path, most_in_it in texts.items():
@@ -72,23 +110,53 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             num_bytes = _within(num_bytes + _text_bytes(data, path, most), most)
 
 
-def _levels_of(schema: pa.Schema, columns: Collection[str] | None) -> int:
-    """Return the most levels of a column's type; refuse types whose nulls take any memory."""
-    fields = [one for one in schema if columns is None or one.name in columns]
-    return max((_levels(one.type, one.name) for one in fields), default=0)
+def _shape_of(path: str, shapes: Mapping[str, _Shape]) -> _Shape | None:
+    """Return the shape of the column that a column chunk belongs to; None for an unwanted one.
+
+    A column's name may contain dots, as the path of a nested column does. If a path may belong to
+    several columns, the largest of their shapes counts.
+    """
+    names = [path[:end] for end, sign in enumerate(path) if sign == "."]
+    found = [shapes[name] for name in (*names, path) if name in shapes]
+    return _largest(found) if found else None
 
 
-def _levels(kind: pa.DataType, name: str, above: int = 0) -> int:
-    if pa.types.is_fixed_size_list(kind) or (
-        pa.types.is_fixed_size_binary(kind) and kind.byte_width > _WIDEST_BYTES
-    ):
+def _shape(kind: pa.DataType, name: str, above: int = 0, fixed: int = 1) -> _Shape:
+    """Return the shape of a type; refuse a type whose nulls could take any memory."""
+    while isinstance(kind, pa.BaseExtensionType):  # such as a tensor of a fixed shape
+        kind = kind.storage_type
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width > _WIDEST_BYTES:
         raise ValueError(
-            f"column {name!r} has values of a fixed length: LLMPerf writes no such table"
+            f"column {name!r} has values of {kind.byte_width:,} bytes each: at most "
+            f"{_WIDEST_BYTES} are allowed"
+        )
+    if pa.types.is_fixed_size_list(kind):
+        fixed *= max(1, kind.list_size)
+    if fixed > _LONGEST_FIXED_LIST:
+        raise ValueError(
+            f"column {name!r} has {fixed:,} values in each list of a fixed length: at most "
+            f"{_LONGEST_FIXED_LIST} are allowed; lists of varying lengths may have more"
         )
     if above > _MOST_LEVELS:
         raise ValueError(f"column {name!r} is nested more than {_MOST_LEVELS} levels deep")
-    inner = [kind.field(index).type for index in range(kind.num_fields)]
-    return max((1 + _levels(one, name, above + 1) for one in inner), default=0)
+    inner = [
+        _shape(kind.field(index).type, name, above + 1, fixed) for index in range(kind.num_fields)
+    ]
+    own = _Shape(
+        levels=above,
+        fixed=fixed,
+        has_lists=bool(inner)
+        and not (pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind)),
+    )
+    return _largest([own, *inner])
+
+
+def _largest(shapes: Collection[_Shape]) -> _Shape:
+    return _Shape(
+        levels=max(one.levels for one in shapes),
+        fixed=max(one.fixed for one in shapes),
+        has_lists=any(one.has_lists for one in shapes),
+    )
 
 
 def _text_bytes(data: pa.Buffer, path: str, most: int) -> int:
@@ -114,7 +182,13 @@ def _bytes_of(array: Any) -> int:
         lengths = pc.binary_length(array.dictionary)
         total = pc.sum(lengths.take(array.indices.drop_null())).as_py()
         return int(total or 0)
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+    if isinstance(array, pa.ExtensionArray):
+        return _bytes_of(array.storage)
+    if (
+        pa.types.is_list(array.type)
+        or pa.types.is_large_list(array.type)
+        or pa.types.is_fixed_size_list(array.type)
+    ):
         return _bytes_of(array.flatten())
     if pa.types.is_map(array.type):
         return _bytes_of(array.keys) + _bytes_of(array.items)

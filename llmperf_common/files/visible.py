@@ -1,6 +1,6 @@
 r"""Escaping of untrusted text for a terminal or a dataset card: control characters become visible.
 
-Owns the list of escaped characters: control characters (ANSI and OSC sequences begin with one, a
+Owns the length of a foreign text in a message, and the list of escaped characters: control characters (ANSI and OSC sequences begin with one, a
 carriage return can overwrite a line), bidirectional controls, invisible characters, unusual line
 ends, and lone surrogates, which cannot be encoded.
 """
@@ -15,6 +15,31 @@ _ALL = re.compile(f"[\t\n{_ALWAYS}]")
 _IN_JSON = re.compile("[\x7f-\uffff]")
 _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>()#+!|~&$-]")
 _FORGED = re.compile(r"\n(?=\S)")
+
+
+_MOST_SHOWN = 80
+"""Maximum number of characters of a foreign name or value in a message."""
+
+
+def shortened(text: str) -> str:
+    """Return the begin of a foreign text that is too long for a message.
+
+    >>> shortened("saxpy"), len(shortened("x" * 200_000))
+    ('saxpy', 82)
+    """
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
+
+
+def shown_value(value: object) -> str:
+    """Return the ``repr`` of a foreign value, shortened for a message.
+
+    >>> shown_value({64}), shown_value([10**5000])
+    ('{64}', '(a list that is too large to show)')
+    """
+    try:
+        return shortened(repr(value))
+    except (ValueError, RecursionError):  # thousands of digits, or nested thousands of times
+        return f"(a {type(value).__name__} that is too large to show)"
 
 
 def visible(text: str) -> str:

@@ -3,20 +3,24 @@
 Owns the quantile rule and its record (``conformal.json``). ``trainer/evaluation/calibration.py``
 chooses the calibration rows, which neither fitting nor model selection may have used.
 
-The score of a row is |log2(measured / predicted)|, so an interval has a factor f and runs from time
-/ f to time * f. If a model gives each row a spread (the error that it expects), scores are divided
-by the spread, and the half width of an interval is the quantile times the spread (locally weighted
-conformal prediction, Lei et al. 2018, arXiv 1604.04173). Rows with a small spread get narrow
-intervals. The guarantee does not change, because the score still depends on one row only.
+The score of a row is |log2(measured / predicted)|. A quantile of the scores gives a factor f, and
+the interval of a prediction runs from time / f to time * f.
+
+The guarantee: the interval of a row of a new family contains the measured time with a probability
+of at least ``level``, averaged over families. Single families may be covered less. The guarantee is
+not asymptotic: it holds for any number K of calibration families from level / (1 - level) on (9 for
+90 %). With fewer families the largest score is taken, and ``guarantee`` is "none".
 
 Rows of one kernel resemble each other, so families are exchangeable but rows are not. With
-``groups`` each of K families has weight 1/(K+1), shared by its rows, and the unseen family has the
-last 1/(K+1) at infinity (hierarchical conformal prediction, Lee, Barber and Willett 2023, arXiv
-2306.06342). Large families weigh no more than small ones. The guarantee: the interval of a row of a
-new family contains the measured time with a probability of at least ``level``, averaged over
-families; single families may be covered less. The guarantee holds for finite K and needs K >= level
-/ (1 - level) families (9 for 90 %). With fewer, the largest score is taken and ``guarantee`` is
-"none".
+``groups`` each of the K families has weight 1/(K+1), which its rows share, so a large family weighs
+no more than a small one. The remaining weight of 1/(K+1) stands for the new family, whose score is
+taken as infinite (hierarchical conformal prediction, Lee, Barber and Willett 2023, arXiv
+2306.06342).
+
+If a model gives each row a spread (the error that it expects), scores are divided by the spread,
+and the half width of an interval is the quantile times the spread (locally weighted conformal
+prediction, Lei et al. 2018, arXiv 1604.04173). So rows with a small spread get narrow intervals.
+The guarantee still holds, because a score still depends on one row only.
 """
 
 from __future__ import annotations
@@ -27,11 +31,18 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from llmperf_common.files.json_numbers import number, share, whole
+
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.str_]
 
 DEFAULT_LEVEL = 0.9
 _SCHEMAS = (1, 2)
+_MOST_HALF_WIDTH = 1e9
+"""Maximum half width in a record, in log2 or in multiples of a spread. Errors are below 64, and the
+smallest spread that a model gives is about 1e-6."""
+_MOST_ROWS = 2**53
+_GUARANTEES = ("groups", "rows", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +64,30 @@ class Band:
     num_rows: int
     num_groups: int
     guarantee: str
+
+    @classmethod
+    def from_json(cls, content: object, what: str) -> Band:
+        """Read a band of a record; ``what`` names it in messages.
+
+        Raises:
+            ValueError: A key is missing, unknown or out of its range.
+        """
+        if not isinstance(content, Mapping):
+            raise ValueError(f"{what} is not an object")
+        try:
+            band = cls(**content)
+        except TypeError:
+            raise ValueError(f"{what} has other keys than the band of an interval") from None
+        if band.guarantee not in _GUARANTEES:
+            raise ValueError(f"{what}: guarantee is not one of {', '.join(_GUARANTEES)}")
+        return cls(
+            half_width_log2=number(
+                band.half_width_log2, f"{what}: half_width_log2", least=0, most=_MOST_HALF_WIDTH
+            ),
+            num_rows=whole(band.num_rows, f"{what}: num_rows", least=1, most=_MOST_ROWS),
+            num_groups=whole(band.num_groups, f"{what}: num_groups", least=1, most=_MOST_ROWS),
+            guarantee=band.guarantee,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +148,7 @@ class Conformal:
         """Read the output of ``to_json``, even of earlier releases (schema 1 has no spread).
 
         Raises:
-            ValueError: The schema is unknown, or a key is missing.
+            ValueError: The schema is unknown, or a key is missing or out of its range.
         """
         if content.get("schema") not in _SCHEMAS:
             raise ValueError(
@@ -122,16 +157,21 @@ class Conformal:
             )
         try:
             bins, pooled = content["bins"], content["pooled"]
-            if not isinstance(bins, Mapping) or not isinstance(pooled, Mapping):
-                raise ValueError("conformal.json: 'bins' and 'pooled' must be objects")
+            by_spread = content["schema"] != 1 and content["by_spread"]
+            if not isinstance(bins, Mapping) or not isinstance(by_spread, bool):
+                raise ValueError("'bins' is not an object, or 'by_spread' not a truth value")
             return cls(
-                level=float(str(content["level"])),
-                pooled=Band(**pooled),
-                bins={str(name): Band(**band) for name, band in bins.items()},
+                level=share(content["level"], "level"),
+                pooled=Band.from_json(pooled, "pooled"),
+                bins={
+                    str(name): Band.from_json(one, f"bins: {name}") for name, one in bins.items()
+                },
                 source=str(content["source"]),
-                by_spread=content["schema"] != 1 and content["by_spread"] is True,
+                by_spread=by_spread,
             )
-        except (KeyError, TypeError) as error:
+        except KeyError as error:
+            raise ValueError(f"conformal.json: {error} is missing") from None
+        except ValueError as error:
             raise ValueError(f"conformal.json: {error}") from None
 
 

@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.errors import LlmperfError
+from llmperf_common.files.json_numbers import number, whole
 
 SPLIT_SCHEMA = 1
 
@@ -124,12 +125,12 @@ class Split:
         try:
             return cls(
                 kind=SplitKind(str(content["kind"])),
-                seed=int(str(content["seed"])),
+                seed=whole(content["seed"], "seed", least=-(2**63), most=2**63),
                 parts={Part(str(name)): tuple(map(str, ids)) for name, ids in parts.items()},
-                held_out_share=float(held_out["share"]),
+                held_out_share=number(held_out["share"], "held_out: share", least=0, most=1),
                 public_suites=tuple(map(str, suites)) if isinstance(suites, Sequence) else (),
             )
-        except (KeyError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise SplitError(f"split.json: {error}") from None
 
 

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from llmperf_common.csv_cells import safe_text
+
 Cell = str | float
 
 _SAFE = ",;:/()+*=!$@"
 """Characters without a meaning in the address. They are not escaped, because an escape takes three
 bytes."""
-_FORMULA = ("=", "+", "-", "@", "\t")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 def _cell(value: Cell) -> str:
     if isinstance(value, str):
-        # A spreadsheet would evaluate untrusted text that starts like a formula.
-        return f"'{value}" if value.startswith(_FORMULA) else value
+        return safe_text(value)
     if value != value:  # noqa: PLR0124
         return ""
     return str(int(value)) if float(value).is_integer() else f"{value:.6g}"

@@ -1,8 +1,8 @@
 """The coverage of the prediction intervals, and the distribution of the residuals.
 
-Owns the empirical coverage (against the nominal level, by decade, and for narrower and wider
-intervals) and the histogram of residuals. The interval of a coverage is a bootstrap over families,
-because rows of a kernel are not independent.
+Owns the empirical coverage (against the nominal level, by power of ten of the measured time, and
+for narrower and wider intervals) and the histogram of residuals. The uncertainty of a coverage
+comes from a bootstrap over families, because rows of a kernel are not independent.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def calibration_section(facts: EvaluationFacts) -> Html:
 
 
 def bootstrap_share(inside: Bools, family: Ints, *, draws: int = _DRAWS) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of a share; families are resampled, not rows."""
+    """Return the ends of a share's 95 % bootstrap interval; families are resampled, not rows."""
     _, dense = np.unique(family, return_inverse=True)
     rows = np.bincount(dense)
     if len(rows) < 2:
@@ -178,7 +178,7 @@ def _coverage_table(
         "Model, or time decade of the primary model",
         "Launches",
         "Coverage",
-        "95 % interval",
+        "95 % bootstrap interval",
         "Minus nominal",
     )
     return table("Interval coverage.", headers, body)

@@ -162,9 +162,9 @@ class PosixFilesystem:
                 if error.errno not in _NO_HARD_LINKS:
                     raise
                 raise StoreError(
-                    f"cannot create {self.describe(name)} only if it is absent: the file system "
-                    f"has no hard links ({error.strerror}): choose a folder on a local disk or NFS "
-                    "or an s3:// location"
+                    f"cannot create {self.describe(name)} safely (never over an existing file): "
+                    f"the file system has no hard links ({error.strerror}): choose a folder on a "
+                    "local disk or NFS, or an s3:// location"
                 ) from error
             # Do this also if another process created the file first: a file that builds on the
             # existing file must not outlive it in a power cut.
@@ -374,7 +374,12 @@ def _fsync_folder(folder: Path) -> None:
 
 def _explained(error: OSError, target: Path) -> StoreError | None:
     """Return the error to show for an OSError; None for a bug or failing hardware."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno == errno.EFBIG:
+        return StoreError(
+            f"{target} would be larger than the limit on file sizes: nothing committed is lost; "
+            "raise `ulimit -f` and run the same command again"
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
             f"no space left to write {target} ({error.strerror}): nothing committed is lost; "
             "free some space and run the same command again"

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from llmperf_common.masking import masked
-from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem
+from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem, StoreError
 
 _PROC = Path("/proc")
 _COMMAND_CHARACTERS = 160
@@ -43,7 +43,7 @@ class LockHolder:
 
 def lock_holders(fs: Filesystem, name: str) -> tuple[LockHolder, ...]:
     """Return the processes known to hold the lock ``name``; never raises."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, StoreError):
         if isinstance(fs, PosixFilesystem):
             return tuple(_of_file(fs.root / name))
         return tuple(_of_claims(fs, name))

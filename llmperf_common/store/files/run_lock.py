@@ -1,18 +1,19 @@
 """The run lock of a dataset: shared by collectors, exclusive for sweep, compact, repair, merge.
 
-Owns the wait for the lock, and the message during the wait. ``run.py`` and ``sweep.py`` say what
-the lock guards.
+Owns the wait for the lock, and the message during the wait for this or another lock. ``run.py`` and
+``sweep.py`` say what the lock guards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterator
 
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
-from llmperf_common.store.files.lock_holders import who_holds
+from llmperf_common.store.files.lock_holders import lock_holders, who_holds
 from llmperf_common.store.manifests.run import RUN_LOCK
 
 _log = logging.getLogger(__name__)
@@ -63,3 +64,23 @@ def beside_others(fs: Filesystem) -> Iterator[None]:
             _log.warning("%s: waiting for %s", fs.describe(), who_holds(fs, RUN_LOCK))
             stack.enter_context(fs.lock(RUN_LOCK, exclusive=False, wait=True))
         yield
+
+
+@contextlib.contextmanager
+def naming_holders(fs: Filesystem, name: str) -> Iterator[None]:
+    """Log which other process holds the lock ``name`` if the ``with`` block takes long.
+
+    The block takes the lock itself, so what takes long is probably the wait for the lock.
+    """
+
+    def tell() -> None:
+        if others := lock_holders(fs, name):
+            _log.warning("%s: waiting for %s", fs.describe(), ", ".join(map(str, others)))
+
+    timer = threading.Timer(_ATTEMPTS * _POLL_S, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -60,7 +60,7 @@ def analysis_columns(analysis: Analysis | None) -> dict[str, Any]:
             }
             for role in analysis.index_roles
         ],
-        "analysis_failure": analysis.failure or None,
+        "analysis_failure": without_host_paths(analysis.failure) or None,
         "overflowing_local_sizes": [list(one) for one in analysis.overflowing_local_sizes],
         INPUTS_COLUMN: _choice_row(analysis.inputs),
     }

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
+from llmperf_common.csv_cells import safe_texts
 from llmperf_common.files.outputs import OutputTaken, is_folder
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, StoreError
@@ -33,14 +34,12 @@ class ExportFormat(StrEnum):
     ARROW = "arrow"
     """Arrow IPC files: ``samples.arrow``, ..."""
     CSV = "csv"
-    """``samples.csv``, ...: lists and structs as JSON text, null as an empty unquoted field."""
+    """``samples.csv``, ...: lists and structs as JSON text, null as an empty unquoted field. A text
+    that a spreadsheet could evaluate has an apostrophe before it (``csv_cells.py``)."""
 
 
 def export(dataset: Dataset, out: Path, fmt: ExportFormat) -> list[Path]:
     """Write the dataset's three tables into the folder ``out`` and return the files' paths.
-
-    CSV fields are not escaped for spreadsheets: a field that begins with ``=`` may count as a
-    formula.
 
     Raises:
         OutputTaken: A file of that name exists, or ``out`` is not a folder.
@@ -111,7 +110,12 @@ def _flattened(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in table.schema
     ]
     return pa.table(
-        [column.cast(field.type) for column, field in zip(columns, schema, strict=True)],
+        [
+            safe_texts(column.cast(field.type))
+            if pa.types.is_string(field.type)
+            else column.cast(field.type)
+            for column, field in zip(columns, schema, strict=True)
+        ],
         schema=schema,
     )
 

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.files.parquet_memory import check_memory
+from llmperf_common.files.visible import shortened
 from llmperf_common.ids import sha256_hex
 from llmperf_common.notebook import html_facts
 from llmperf_common.records import SentinelReading
-from llmperf_common.schemas import TABLES, columns_without_values, missing_or_changed_columns
+from llmperf_common.schemas import TABLES, table_problems
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
 from llmperf_common.store.manifests.manifest import (
@@ -222,8 +223,8 @@ def _samples_of_kernel(dataset: Dataset, name: str, columns: Sequence[str]) -> p
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3) or sorted(set(names))[:3]
         raise StoreError(
-            f"{dataset.fs.describe()} has no kernel {name!r}: name another, such as "
-            f"{', '.join(near)}"
+            f"{dataset.fs.describe()} has no kernel {shortened(name)!r}: name another, such as "
+            f"{', '.join(map(shortened, near))}"
         )
     wanted = kernels.filter(pc.equal(kernels.column("name"), name)).column("kernel_id")
     needed = dict.fromkeys([*columns, "kernel_id", "status", "device_class", "global_size"])
@@ -251,12 +252,14 @@ def read_columns(data: bytes, name: str, columns: Sequence[str]) -> pa.Table:
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             found = file.schema_arrow
             table = file.read([column for column in columns if column in found.names])
+        problems = table_problems(name.split("/", 1)[0], found, table)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
-    kind = name.split("/", 1)[0]
-    problems = missing_or_changed_columns(kind, found) + columns_without_values(kind, table)
     if problems:
-        raise ShardError(f"{name}: {'; '.join(problems)}")
+        raise ShardError(
+            f"{name}: {'; '.join(problems)}: restore the file from a backup, or run `llmperf dataset "
+            "repair` to set it aside and have its tasks done again"
+        )
     return table
 
 

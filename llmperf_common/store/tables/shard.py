@@ -19,11 +19,7 @@ import pyarrow.parquet as pq
 from llmperf_common.files.foreign_json import parse_json
 from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.records import Device, SentinelReading, TaskResult
-from llmperf_common.schemas import (
-    SCHEMA_VERSION,
-    columns_without_values,
-    missing_or_changed_columns,
-)
+from llmperf_common.schemas import SCHEMA_VERSION, table_problems
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.tables.rows import devices_table, kernels_table, samples_table
@@ -145,12 +141,11 @@ def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
     """Read a shard completely from bytes. Raises ShardError naming ``name``."""
     try:
         check_memory(pa.py_buffer(data))
-        table = pq.read_table(pa.BufferReader(data))
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            table = file.read()  # also if a column is there twice, unlike pq.read_table
         footer = _parse_footer((table.schema.metadata or {})[_FOOTER_KEY])
         # Arrow decodes a column's name only on access, so damaged names are found here.
-        kind = name.split("/", 1)[0]
-        problems = missing_or_changed_columns(kind, table.schema)
-        problems += columns_without_values(kind, table)
+        problems = table_problems(name.split("/", 1)[0], table.schema, table)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
     if problems:

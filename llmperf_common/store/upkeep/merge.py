@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from llmperf_common.ids import content_id
 from llmperf_common.schemas import KERNELS, SAMPLES, SCHEMA_VERSION
 from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
-from llmperf_common.store.files.location import Location, open_filesystem
+from llmperf_common.store.files.location import Location, local_folder, open_filesystem
 from llmperf_common.store.files.run_lock import alone
 from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, manifest_versions
 from llmperf_common.store.manifests.publish import publish
@@ -103,13 +104,14 @@ def merge(
 
     Raises:
         ForeignRunError: ``out`` is not empty, and does not hold an unfinished merge of the same
-            sources.
+            sources; or ``out`` is inside another dataset.
         CollectingError: Another process is at work on ``out``.
         StoreError: A source cannot be read, or has another harness version (version of the
             measuring code).
     """
     datasets = [open_dataset(path) for path in sources]
     _check_harness(sources, datasets)
+    refuse_inside_a_dataset(sources, out)
     fs = open_filesystem(out)
     with alone(fs, "merge into"):
         begun = _begun(fs, out)
@@ -144,6 +146,32 @@ def merge(
         num_dropped_tasks=sum(dataset.num_tasks for dataset in datasets) - run.num_tasks,
         peak_differences=peak_differences,
     )
+
+
+def refuse_inside_a_dataset(sources: Sequence[Location], out: Location) -> None:
+    """Raise ForeignRunError if ``out`` is inside a source or inside another dataset's folder."""
+    folder = local_folder(out)
+    if folder is not None:
+        holding = [str(one) for one in folder.resolve().parents if _is_dataset(one)]
+    else:
+        prefixes = [str(one).rstrip("/") for one in sources]
+        holding = [one for one in prefixes if str(out).rstrip("/").startswith(f"{one}/")]
+    if holding:
+        raise ForeignRunError(
+            f"{out} is inside the dataset {holding[0]}: choose a folder outside of it"
+        )
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Whether a folder holds a dataset, even a damaged one; other tools have a ``run.json``, too."""
+    if not (folder / RUN_FILE).is_file():
+        return False
+    fs = open_filesystem(folder)
+    with contextlib.suppress(StoreError, OSError):
+        return read_run(fs) is not None
+    with contextlib.suppress(StoreError, OSError):
+        return bool(manifest_versions(fs))
+    return False
 
 
 def _begun(fs: Filesystem, out: Location) -> RunRecord | None:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from llmperf_common.files.visible import shortened
+
 _NAMED = 3
 
 
@@ -25,7 +27,7 @@ class ProblemKind(StrEnum):
     BYTES = "bytes"
     """A shard's length or sha256 is not the one in the manifest."""
     DAMAGED = "damaged"
-    """A shard does not decode, or lacks a column."""
+    """A shard does not decode, lacks a column, or has a list with nulls or an impossible device."""
     FOOTER = "footer"
     """A shard's footer, its rows and the manifest contradict each other."""
     PAIR = "pair"
@@ -64,5 +66,5 @@ def naming(items: Sequence[str], what: str, noun: str = "row") -> str:
     >>> naming(["a", "b", "c", "d"], "has no time")
     '4 rows: has no time (a, b, c, ...)'
     """
-    shown = ", ".join(items[:_NAMED]) + (", ..." if len(items) > _NAMED else "")
+    shown = ", ".join(map(shortened, items[:_NAMED])) + (", ..." if len(items) > _NAMED else "")
     return f"{len(items)} {noun}{'s' if len(items) != 1 else ''}: {what} ({shown})"

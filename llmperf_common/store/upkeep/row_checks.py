@@ -15,8 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf_common.failures import OK_STATUS, CensorReason, FailureCode
+from llmperf_common.features.launch_columns import device_from_mapping
+from llmperf_common.features.table_columns import MAX_POSITION
 from llmperf_common.features.work import OPTIONAL_WORK
 from llmperf_common.ids import ID_HEX_DIGITS, canonical_json, kernel_id, sha256_hex, task_id
+from llmperf_common.records import ArgumentKind
 from llmperf_common.store.tables.rows import FEWEST_FOR_IQR
 from llmperf_common.store.upkeep.problems import Problem, ProblemKind, naming
 
@@ -90,6 +93,7 @@ def check_samples(table: pa.Table, name: str, around: Surroundings) -> list[Prob
         _statistics(table),
         _ids(table, around),
         _works(table),
+        _arguments(table),
     )
     problems = [
         Problem(kind=kind, name=name, what=naming(_ids_where(table, mask), what))
@@ -187,6 +191,31 @@ def _works(table: pa.Table) -> list[_Finding]:
     ]
 
 
+def _arguments(table: pa.Table) -> list[_Finding]:
+    """Check that each argument has a kind and a possible position."""
+    rows = np.repeat(np.arange(len(table)), _lengths(table, "args"))
+    items = _array(table, "args").flatten()
+    is_known = pc.is_in(pc.struct_field(items, "kind"), pa.array([*ArgumentKind]))
+    position = pc.fill_null(pc.struct_field(items, "position"), -1)
+    is_placed = pc.and_(pc.greater_equal(position, 0), pc.less_equal(position, MAX_POSITION))
+    is_whole = pc.and_(is_known, is_placed).to_numpy(zero_copy_only=False)
+    wrong = np.zeros(len(table), np.bool_)
+    wrong[rows[~np.asarray(is_whole, np.bool_)]] = True
+    return [(ProblemKind.ID, wrong, "an argument is null, or has no kind or no possible position")]
+
+
+def check_devices(table: pa.Table, name: str) -> list[Problem]:
+    """Check the numbers of every device in a devices shard."""
+    problems = []
+    for row in table.to_pylist():
+        try:
+            device_from_mapping(row)
+        except ValueError as error:
+            what = f"device {row['device_id']}: {error}"
+            problems.append(Problem(kind=ProblemKind.DAMAGED, name=name, what=what))
+    return problems
+
+
 def _ids(table: pa.Table, around: Surroundings) -> list[_Finding]:
     expected = sample_ids_of(table)
     wrong = np.array(
@@ -240,14 +269,15 @@ def _argument_texts(table: pa.Table) -> list[str]:
     items = column.flatten()
     names = ("position", "kind", "elements", "value", "contents", "contents_limit")
     members = [items.field(name).to_pylist() for name in names]
-    quoted = {text: canonical_json(text) for text in {*members[1], *members[4]} - {None}}
+    quoted = {text: canonical_json(text) for text in {*members[1], *members[4]}}
     texts = [
         f"[{position},{quoted[kind]},{'null' if elements is None else elements},{_number(value)}"
         + ("]" if rule is None else f",{quoted[rule]},{'null' if limit is None else limit}]")
         for position, kind, elements, value, rule, limit in zip(*members, strict=True)
     ]
     ends = np.cumsum(_lengths(table, "args")).tolist()
-    return [",".join(texts[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    starts = [0, *ends][:-1]
+    return [",".join(texts[a:b]) for a, b in zip(starts, ends, strict=True)]
 
 
 def _number(value: float | None) -> str:

@@ -26,7 +26,12 @@ from llmperf_common.store.tables.sample_keys import IdKeys, id_keys, join_keys, 
 from llmperf_common.store.tables.shard import Footer, ShardError, decode
 from llmperf_common.store.upkeep.chain_checks import check_chain
 from llmperf_common.store.upkeep.problems import Problem, ProblemKind, naming
-from llmperf_common.store.upkeep.row_checks import Surroundings, check_kernels, check_samples
+from llmperf_common.store.upkeep.row_checks import (
+    Surroundings,
+    check_devices,
+    check_kernels,
+    check_samples,
+)
 from llmperf_common.store.upkeep.sweep import temporary_files, unlisted_shards
 
 
@@ -181,6 +186,7 @@ class _Verification:
         if found is None:
             self._devices = None  # from here on samples cannot be checked against devices
             return
+        self._problems += check_devices(found[0], entry.name)
         for row in found[0].select(["device_id", "device_class"]).to_pylist():
             if self._devices is None:
                 return

@@ -1,0 +1,139 @@
+"""Whether LLMPerf's files are still those that this process has loaded.
+
+An upgrade during a run changes the files, and each child process that starts after it would run
+another version than its parent: rows would name the parent's ``harness_version`` although other
+code measured them. So a parent notes its files before it starts its first child, checks them before
+each start, and tells each child their hash, which the child checks itself. On a cluster the driver
+tells its hash to the actors.
+
+Owns the names of the packages that measure, and the hash of their files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from llmperf_common.errors import LlmperfError
+from llmperf_common.ids import sha256_hex
+
+HASH_VARIABLE = "LLMPERF_FILES_SHA256"
+"""The variable that tells a child the hash of its parent's files."""
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PACKAGES = ("llmperf_common", "workers")
+_SUFFIXES = (".py", ".cl")
+
+_Stamp = tuple[int, int, int, int]
+_GONE: _Stamp = (0, 0, 0, 0)
+
+
+class InstallationChanged(LlmperfError):  # noqa: N818
+    """LLMPerf's files changed while it ran; nothing committed is lost."""
+
+
+class Installation:
+    """The files of the packages that measure, as they are when it is created.
+
+    Args:
+        root: the folder with the packages.
+    """
+
+    def __init__(self, root: Path = _ROOT) -> None:
+        self._root = root
+        self._stamps = self._read_stamps()
+        self._digests = self._read_digests(self._stamps)
+        self.sha256 = sha256_hex(repr(sorted(self._digests.items())).encode())
+        """Hash of the files' names and contents, 64 hex digits."""
+
+    def check(self) -> None:
+        """Check that the files have the content that they had.
+
+        Raises:
+            InstallationChanged: A file was changed, added or removed.
+        """
+        stamps = self._read_stamps()
+        if stamps == self._stamps:
+            return
+        changed = self._read_digests(stamps).items() ^ self._digests.items()
+        if changed:
+            which = self._root / min(name for name, _ in changed)
+            raise InstallationChanged(
+                f"LLMPerf's own files changed while it ran ({which}), by an upgrade or an edit: "
+                "run the same command again (in a notebook: restart Python), which uses the new "
+                "files; nothing that a collection has finished is lost"
+            )
+        self._stamps = stamps
+
+    def require(self, sha256: str, of: str) -> None:
+        """Check that another process has equal files.
+
+        Args:
+            sha256: the hash of its files.
+            of: names it in the message.
+
+        Raises:
+            InstallationChanged: Its files are others.
+        """
+        if self.sha256 != sha256:
+            raise InstallationChanged(
+                f"LLMPerf's files below {self._root} are not those of {of}: install the same "
+                "version everywhere, and run the same command again"
+            )
+
+    def _read_stamps(self) -> dict[str, _Stamp]:
+        """Return inode, size and times of each file, by its path below the root."""
+        stamps = {}
+        for package in _PACKAGES:
+            for place, folders, names in os.walk(self._root / package, onerror=_raise_unless_gone):
+                # Editors keep copies and locks under names that begin with a dot.
+                folders[:] = [one for one in folders if one != "__pycache__" and one[0] != "."]
+                for name in names:
+                    path = Path(place, name)
+                    if path.suffix in _SUFFIXES and name[0] != ".":
+                        stamps[str(path.relative_to(self._root))] = _stamp(path)
+        return stamps
+
+    def _read_digests(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the SHA-256 of each file that is there, by its path below the root."""
+        found = {}
+        for name in names:
+            # A file may be removed in this moment, by an upgrade.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found[name] = sha256_hex((self._root / name).read_bytes())
+        return found
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return _GONE
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+@functools.cache
+def loaded_installation() -> Installation:
+    """Return this process's installation, as it was at the first call."""
+    return Installation()
+
+
+def check_as_parent() -> None:
+    """Check in a child that the files are those of its parent, which has set ``HASH_VARIABLE``.
+
+    Call it after the child's modules are imported.
+
+    Raises:
+        InstallationChanged: The files are others.
+    """
+    wanted = os.environ.get(HASH_VARIABLE)
+    if wanted is not None:
+        Installation().require(wanted, "the process that started this one")
