@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from llmperf_common.installation import loaded_installation
 from tests.support.wheel import build_wheel
 
 # Read once, when pyopencl is first imported. Its cache fails with Intel's runtime, and a cached binary is no build.
@@ -46,3 +47,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return next(folder.glob("*.whl"), None) or build_wheel(folder)
+
+
+@pytest.fixture(autouse=True)
+def _installation_is_noted_anew() -> None:
+    """Let a developer edit a file while the tests run: only the tests of that moment may fail."""
+    loaded_installation.cache_clear()

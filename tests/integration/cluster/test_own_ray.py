@@ -93,7 +93,7 @@ def test_a_local_cluster_is_closed_and_tells_no_password(
         environment = {
             "RAY_AUTH_MODE": "disabled",
             "RAY_ADDRESS": "local",
-            "RAY_TMPDIR": rays,
+            "TMPDIR": rays,
             "HOME": str(tmp_path / "home"),
             "LLMPERF_LEDGER": f"Redis://:{quote(SECRET, safe='')}@127.0.0.1:{server.port}/0",
         }
@@ -105,16 +105,24 @@ def test_a_local_cluster_is_closed_and_tells_no_password(
             environment,
         ).start()
         watch = Watch(running)
+        modes: set[int] = set()
+        num_logs, with_secret = 0, []
         try:
             while running.poll() is None:
                 watch.look()
+                modes |= {path.stat().st_mode & 0o777 for path in Path(rays).glob("llmperf-ray-*")}
+                num_logs = max(num_logs, sum(1 for _ in Path(rays).rglob("*.log")))
+                with contextlib.suppress(FileNotFoundError):  # removed at the end of the run
+                    with_secret += files_with_secret(Path(rays))
                 time.sleep(0.5)
         finally:
             running.terminate()
             said, told = running.communicate()
         assert running.returncode == 0, told
-        assert any(Path(rays).rglob("*.log")), "Ray's logs were looked at"
-        assert files_with_secret(Path(rays)) == []
+        assert num_logs, "Ray's logs were looked at"
+        assert with_secret == []
+        assert modes == {0o700}, "other users could rename Ray's sockets and logs"
+        assert list(Path(rays).glob("llmperf-ray-*")) == []
     assert {"gcs_server", "raylet"} <= set().union(*watch.addresses.values()), "they were seen"
     assert set(watch.addresses) <= LOOPBACK, watch.addresses
     assert watch.modes == {"gcs_server": "token", "raylet": "token"}

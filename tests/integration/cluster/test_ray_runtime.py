@@ -15,6 +15,7 @@ from cluster.pool.pool import ActorPool
 from cluster.pool.reports import ActorSpec
 from cluster.pool.slot_records import SlotState
 from cluster.ray.runtime import RayRuntime
+from llmperf_common.installation import loaded_installation
 from llmperf_common.store.files.s3 import ENDPOINT_VARIABLE
 from tests.support.collecting import replay_file, run_llmperf, wait_until, write_kernels
 from tests.support.servers.ray_cluster import nodes_started
@@ -101,6 +102,7 @@ def test_a_stop_takes_a_pending_creation_back(tmp_path: Path, other_job: Any) ->
             ledger="sqlite",
             state_folder=tmp_path / "state",
             config=ClusterCollectConfig(),
+            files_sha256=loaded_installation().sha256,
         ),
         device=replay_file(tmp_path / "r.json"),
         say=lambda _text: None,

@@ -63,6 +63,8 @@ POINTS = (
     Point(AFTER, "elect_publisher", 2),
     Point(BEFORE, "unpublished", 2),
     Point(AFTER, "unpublished", 2),
+    Point(BEFORE, "check_names", 2),
+    Point(AFTER, "check_names", 2),
     Point(BEFORE, "put_if_absent", 2, "segments/"),
     Point(AFTER, "put_if_absent", 2, "segments/"),
     Point(BEFORE, "put_if_absent", 2, "manifest-"),
@@ -83,7 +85,7 @@ OF_A_REBUILD = (
     Point(AFTER, "create", 0),
 )
 OF_A_SWEEP = (Point(BEFORE, "move", 1, "samples/"), Point(AFTER, "move", 1, "kernels/"))
-_OF_THE_LEDGER_ALONE = ("elect_publisher", "unpublished", "retire", "create")
+_OF_THE_LEDGER_ALONE = ("elect_publisher", "unpublished", "check_names", "retire", "create")
 
 
 def at_each(points: Sequence[Point]) -> list[Any]:
@@ -110,6 +112,7 @@ LOST_ANSWERS = tuple(
         ("commit", 1),
         ("elect_publisher", 2),
         ("unpublished", 2),
+        ("check_names", 2),
         ("mark_published", 2),
     )
 )

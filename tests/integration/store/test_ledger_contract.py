@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -34,6 +35,7 @@ from tests.support.ledger_contract import (
     tasks_of,
 )
 from tests.support.ledger_machine import LedgerMachine
+from tests.support.rollback_contract import RestorableHarness, RollbackContract
 
 _SIMULATED_HOST = "simulated"
 
@@ -50,6 +52,7 @@ class SqliteHarness:
         self._now_s = 1000.0
         self._dead: set[Holder] = set()
         self._opened: list[Ledger] = []
+        self._copies: list[sqlite3.Connection] = []
         self._location.create(epoch=EPOCH, plan_hash=PLAN_HASH, shards=[], done=[]).close()
 
     def open(self) -> Ledger:
@@ -85,10 +88,24 @@ class SqliteHarness:
         """Remove the folder."""
         shutil.rmtree(self._folder)
 
+    def save(self) -> sqlite3.Connection:
+        """Return a copy of the ledger's present state."""
+        copy = sqlite3.connect(":memory:")
+        with contextlib.closing(sqlite3.connect(self._path)) as database:
+            database.backup(copy)
+        self._copies.append(copy)
+        return copy
+
+    def restore(self, state: sqlite3.Connection) -> None:
+        """Put a saved state in place."""
+        with contextlib.closing(sqlite3.connect(self._path)) as database:
+            database.execute("PRAGMA synchronous = OFF")
+            state.backup(database)
+
     def close(self) -> None:
         """Close all connections."""
-        for ledger in self._opened:
-            ledger.close()
+        for one in (*self._opened, *self._copies):
+            one.close()
 
     def _is_alive(self, holder: Holder) -> bool:
         return holder not in self._dead if holder.host == _SIMULATED_HOST else is_alive(holder)
@@ -102,7 +119,7 @@ def open_ledger(folder: Path) -> Ledger:
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[Harness]:
+def harness(tmp_path: Path) -> Iterator[RestorableHarness]:
     made = SqliteHarness(tmp_path / "ledger")
     yield made
     made.close()
@@ -110,6 +127,10 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
 
 class TestSqliteContract(LedgerContract):
     """The contract, on SQLite."""
+
+
+class TestSqliteRollbacks(RollbackContract):
+    """A restored ledger, on SQLite."""
 
 
 class SqliteMachine(LedgerMachine):
@@ -201,6 +222,42 @@ def test_a_damaged_ledger_is_rebuilt_in_the_next_epoch(tmp_path: Path, damage: s
     assert new.epoch == 2
     assert not path.exists()
     assert tasks_of(claim(new, this_process(), 6)) == list(TASKS)
+    new.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON done BEGIN DELETE FROM done WHERE task = new.task; END",
+        "CREATE VIEW v AS SELECT 1",
+        "ALTER TABLE done ADD COLUMN more GENERATED ALWAYS AS (task + 1)",
+        "UPDATE meta SET value = 'one' WHERE key = 'epoch'",
+        "UPDATE meta SET value = 9e999 WHERE key = 'epoch'",
+    ],
+)
+def test_a_ledger_of_another_form_is_rebuilt(tmp_path: Path, statement: str) -> None:
+    old = _attached(tmp_path)
+    old.close()
+    path = tmp_path / "ledger" / "ledger-000001.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(statement)
+    new = _attached(tmp_path)
+    assert new.epoch == 2
+    new.close()
+
+
+def test_a_ledger_that_never_ends_to_answer_is_rebuilt(tmp_path: Path) -> None:
+    """Before, ``collect`` hung, also after SIGTERM."""
+    _attached(tmp_path).close()
+    path = tmp_path / "ledger" / "ledger-000001.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE meta")
+        db.execute(
+            "CREATE VIEW meta AS WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+            "SELECT 'zz' || x AS key, x AS value FROM c"
+        )
+    new = _attached(tmp_path)
+    assert new.epoch == 2
     new.close()
 
 

@@ -36,6 +36,7 @@ from tests.support.ledger_contract import (
     tasks_of,
 )
 from tests.support.ledger_machine import LedgerMachine
+from tests.support.rollback_contract import RestorableHarness, RollbackContract
 from tests.support.servers.redis_server import RedisServer
 
 _numbers = itertools.count()
@@ -83,6 +84,25 @@ class RedisHarness:
         with contextlib.closing(redis.Redis.from_url(self._url)) as client:
             RedisLocation(client, dataset=self._dataset).retire(before=EPOCH + 1)
 
+    def save(self) -> dict[bytes, bytes]:
+        """Return the ledger's present state."""
+        with contextlib.closing(redis.Redis.from_url(self._url)) as client:
+            return {key: client.dump(key) for key in self._keys(client)}
+
+    def restore(self, state: dict[bytes, bytes]) -> None:
+        """Put a saved state in place, as a snapshot of the server's host does: the run id stays."""
+        with (
+            contextlib.closing(redis.Redis.from_url(self._url)) as client,
+            client.pipeline(transaction=True) as pipeline,
+        ):
+            pipeline.delete(*self._keys(client))
+            for key, value in state.items():
+                pipeline.restore(key, 0, value)
+            pipeline.execute()
+
+    def _keys(self, client: redis.Redis) -> list[bytes]:
+        return list(client.scan_iter(f"llmperf:{{{self._dataset}}}:*"))
+
     def close(self) -> None:
         """Close all connections."""
         for ledger in self._opened:
@@ -105,7 +125,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def harness(server: RedisServer) -> Iterator[Harness]:
+def harness(server: RedisServer) -> Iterator[RestorableHarness]:
     made = RedisHarness(server.url)
     yield made
     made.close()
@@ -113,6 +133,10 @@ def harness(server: RedisServer) -> Iterator[Harness]:
 
 class TestRedisContract(LedgerContract):
     """The contract, on Redis."""
+
+
+class TestRedisRollbacks(RollbackContract):
+    """A restored ledger, on Redis."""
 
 
 def test_the_state_machine(server: RedisServer) -> None:

@@ -143,6 +143,7 @@ def test_every_call_of_a_ledger_is_timed_also_when_it_fails() -> None:
         "release": lambda: ledger.release([]),
         "commit": lambda: ledger.commit(shards=[], leases=[]),
         "unpublished": ledger.unpublished,
+        "check_names": lambda: ledger.check_names([], checker="c", number=1, after=0),
         "mark_published": lambda: ledger.mark_published([]),
         "elect_publisher": lambda: ledger.elect_publisher(holder=holder, ttl_s=1),
         "report": lambda: ledger.report("w", "{}"),
@@ -152,8 +153,8 @@ def test_every_call_of_a_ledger_is_timed_also_when_it_fails() -> None:
             use()
     calls = [tags["call"] for _, tags in meter.of(LEDGER_SECONDS)]
     assert calls == [
-        "counts", "claim", "renew", "release", "commit", "unpublished", "mark_published", "elect_publisher", "report",
-        "workers",
+        "counts", "claim", "renew", "release", "commit", "unpublished", "check_names", "mark_published", "elect_publisher",
+        "report", "workers",
     ]  # fmt: skip
     assert all(0 <= seconds < 5 for seconds, _ in meter.of(LEDGER_SECONDS))
 

@@ -85,6 +85,7 @@ class Bench:
                 ledger="redis://h",
                 state_folder=Path("/s"),
                 config=ClusterCollectConfig(),
+                files_sha256="0",
             ),
             device="auto",
             say=self.said.append,
@@ -179,7 +180,9 @@ def test_a_finished_task_makes_the_count_of_deaths_begin_anew() -> None:
     assert SlotState.DRAINED not in bench.states()
 
 
-@pytest.mark.parametrize("kind", [FailureKind.DEVICE, FailureKind.FOREIGN, FailureKind.NO_BUILD])
+@pytest.mark.parametrize(
+    "kind", [FailureKind.DEVICE, FailureKind.FOREIGN, FailureKind.NO_BUILD, FailureKind.CHANGED]
+)
 def test_a_device_or_folder_that_cannot_be_used_is_not_tried_again(kind: FailureKind) -> None:
     bench = Bench()
     bench.actors[0].tell(ActorState.FAILED, kind=kind, detail="lost", device=None)

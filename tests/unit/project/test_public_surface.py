@@ -222,6 +222,7 @@ ERRORS = {
     "workers.sandbox.run_children.DeviceLostError": 4,
     "workers.device.nvidia.gpu_lock.GpuTakenError": 4,
     "llmperf_common.files.plain_files.UnfitFileError": 3,
+    "llmperf_common.installation.InstallationChanged": 3,
     "llmperf_common.features.features.UnknownFeatureError": 3,
     "workers.execution.doubtful_builds.NothingCompilesError": 5,
 }

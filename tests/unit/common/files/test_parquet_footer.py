@@ -88,6 +88,8 @@ def test_a_footer_longer_than_its_file_or_than_any_of_ours(length: int) -> None:
 
 NULLS = {
     "a list of a fixed length": pa.list_(pa.float64(), 20_000_000),
+    "such lists in each other": pa.list_(pa.struct([("y", pa.list_(pa.list_(pa.int8(), 10), 2))])),
+    "a tensor": pa.fixed_shape_tensor(pa.float64(), [20_000_000]),
     "a wide binary": pa.binary(200_000_000),
     "many levels": pa.list_(pa.list_(pa.list_(pa.list_(pa.list_(pa.list_(
         pa.list_(pa.list_(pa.list_(pa.list_(pa.int8())))))))))),
@@ -112,3 +114,56 @@ def test_each_level_of_lists_counts() -> None:
     pq.write_table(pa.table({"x": pa.nulls(12_000_000, kind)}), stream)
     with pytest.raises(ValueError, match="decompressed it would take"):
         check_memory(pa.py_buffer(stream.getvalue()))
+
+
+def packed(table: pa.Table) -> pa.Buffer:
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream)
+    return stream.getvalue()
+
+
+FIXED = pa.list_(pa.int64(), 3)
+LARGEST = pa.list_(pa.int64(), 16)
+
+
+@pytest.mark.parametrize("kind", [FIXED, pa.fixed_shape_tensor(pa.int64(), [3])], ids=str)
+def test_short_lists_of_a_fixed_length_are_allowed(kind: pa.DataType) -> None:
+    sizes = pa.array([[1, 2, 3]] * 1000, FIXED)
+    check_memory(packed(pa.table({"global_size": sizes if kind == FIXED else pa.ExtensionArray.from_storage(kind, sizes)})))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_rows"),
+    [(LARGEST, 2_000_000), (pa.struct([("y", LARGEST)]), 1_500_000), (pa.list_(LARGEST), 1_500_000)],
+    ids=str,
+)  # fmt: skip
+def test_nulls_of_a_fixed_length_count_as_its_values(kind: pa.DataType, num_rows: int) -> None:
+    """They took 16 times the memory of as many numbers."""
+    with pytest.raises(ValueError, match="decompressed it would take 366 MiB"):
+        check_memory(packed(pa.table({"x": pa.nulls(num_rows, kind)})))
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), FIXED], ids=str)
+def test_a_nested_column_does_not_make_the_others_larger(kind: pa.DataType) -> None:
+    """A million launches, the most that ``predict --configs`` takes, have 220 MiB at most."""
+    sizes = pa.array([[256, 1, 1]] * 1_000_000, kind)
+    numbers = pa.array([7] * 1_000_000)
+    columns = {f"arg.{number}": numbers for number in range(20)}
+    check_memory(packed(pa.table({"global_size": sizes, "local_size": sizes, **columns})))
+
+
+def test_columns_of_one_name_count_as_the_largest() -> None:
+    deep = pa.list_(pa.list_(pa.list_(pa.list_(pa.int8()))))
+    columns = [pa.nulls(12_000_000, deep), pa.nulls(12_000_000, pa.int8())]
+    for order in (columns, columns[::-1]):
+        with pytest.raises(ValueError, match="decompressed it would take"):
+            check_memory(packed(pa.Table.from_arrays(order, ["x", "x"])))
+
+
+def test_a_column_with_the_path_of_another_is_refused() -> None:
+    data = packed(pa.table({"aaaa": pa.nulls(9, pa.list_(pa.int8())), "bbbb": [1] * 9}))
+    before, name, after = data.to_pybytes().rpartition(b"bbbb")  # in the footer's column chunk
+    check_memory(data)
+    with pytest.raises(ValueError, match="not in the order of its schema"):
+        check_memory(pa.py_buffer(before + b"aaaa" + after))
+    assert name

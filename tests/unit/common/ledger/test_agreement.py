@@ -132,11 +132,11 @@ def test_a_compacted_shard_stands_for_those_it_replaces(
         }
         manifest = manifest.with_replaced(joined)
     assert [entry.name for entry in manifest.of_table("kernels")] == ["kernels/abc.parquet"]
-    assert unknown_shards(ledger, manifest) == []
+    assert unknown_shards(ledger.unknown, manifest) == []
     forged = replace(
         manifest, replaces=(*manifest.replaces, ("kernels/ab.parquet", ("kernels/z",)))
     )
-    assert unknown_shards(ledger, forged) == ["kernels/z"]
+    assert unknown_shards(ledger.unknown, forged) == ["kernels/z"]
     fs.put_if_absent(manifest_name(manifest.version), manifest.to_json())
     assert compare(ledger, fs).unlisted == ()
 

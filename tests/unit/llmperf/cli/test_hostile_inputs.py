@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,6 +99,17 @@ def test_launches_of_a_parquet_file_that_unpacks_to_gigabytes(tmp_path: Path) ->
         read_configs(path)
 
 
+def test_columns_of_launches_are_checked_before_they_are_unpacked(tmp_path: Path) -> None:
+    column = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 4096, pa.int8()), pa.array(["x" * 2**20])
+    )
+    path = tmp_path / "launches.parquet"
+    pq.write_table(pa.table({"global_size": pa.array([1] * 4096), "id": column}), path, store_schema=False)  # fmt: skip
+    with pytest.raises(BadInput, match=r"launches.parquet: no column local_size") as refused:
+        read_configs(path)
+    assert "no readable" not in str(refused.value)
+
+
 def test_launches_from_a_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(BadInput, match=r"standard input: Bad file descriptor: name a readable"):
@@ -107,7 +119,7 @@ def test_launches_from_a_standard_input_that_is_closed(monkeypatch: pytest.Monke
 LARGE = {
     "digits": "[train]\nseed = " + "9" * 5000,
     "hexadecimal": "[train]\nseed = 0x" + "f" * 6000,
-    "tables": "train.seed." + "a." * 20_000 + "a = 1",
+    "inline tables": "[train]\nseed = " + ("{" + "a." * 32 + "a = ") * 60 + "1" + "}" * 60,
 }
 
 
@@ -120,6 +132,42 @@ def test_a_config_file_with_a_value_beyond_all(tmp_path: Path, name: str) -> Non
     ) as caught:
         load_train_config("log-linear", file=path)
     assert len(str(caught.value)) < 1000
+
+
+DEEP_KEYS = {
+    "key": "a" + ".a" * 32_700 + " = 1",
+    "header": "[" + "a." * 32_000 + "a]",
+    "quoted": "'a'" + ' . "a"' * 10_000 + " = 1",
+    "after texts": 'a = "x\\"#"\nb = """x""""\nc = \'\'\'#\'\'\'\n' + "d." * 33 + "d = 1",
+    "inline": "a = [{" + "a." * 33 + "a = 1}]",
+}
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", DEEP_KEYS)
+def test_a_config_file_with_a_deep_key(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(DEEP_KEYS[name])
+    with pytest.raises(ConfigError, match=r"c.toml: a key has more than 32 dots: keys of a"):
+        load_train_config("log-linear", file=path)
+
+
+def test_dots_in_texts_and_comments_of_a_config_file_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    dots = "a." * 100
+    path.write_text(f"# {dots}a\n[train]\nseed = 7 # '{dots}'\n")
+    assert load_train_config("log-linear", file=path).train.seed == 7
+    path.write_text(f"[train]\nseed = '{dots}'")
+    with pytest.raises(ConfigError, match=r"train.seed' = 'a\.a"):
+        load_train_config("log-linear", file=path)
+
+
+def test_a_message_about_thousands_of_keys_is_short(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("".join(f"a{number} = 1\n" for number in range(5000)) + "b" * 9000 + " = 1")
+    with pytest.raises(ConfigError, match="and 4981 more") as caught:
+        load_train_config("log-linear", file=path)
+    assert len(str(caught.value)) < 2000
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "0x" + "f" * 6000])
@@ -177,3 +225,14 @@ def test_too_few_descriptors() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, "raise `ulimit -n`" in done.stderr) == (3, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["'\\\"'" * 16_000, '"\\"' * 20_000, "'''x" * 16_000])
+def test_a_config_of_texts_without_an_end_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    """The search for long keys took 5 s for such a file of 64 KB."""
+    config = tmp_path / "c.toml"
+    config.write_text(text, encoding="utf-8")
+    began_s = time.process_time()
+    with pytest.raises(ConfigError):
+        load_train_config("log-linear", file=config)
+    assert time.process_time() - began_s < 2

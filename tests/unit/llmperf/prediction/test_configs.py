@@ -87,6 +87,15 @@ def test_all_formats_say_the_same(tmp_path: Path):
     assert places == {"lines": "line 3", "array": "entry 2", "table": "line 4", "parquet": "row 2"}
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64(), 2), pa.large_list(pa.int32())], ids=str)
+def test_sizes_of_a_fixed_length(tmp_path: Path, kind: pa.DataType):
+    """As polars (Array) and numpy write them."""
+    sizes = {"global_size": [[64, 32]], "local_size": [[8, 4]]}
+    table = pa.table({name: pa.array(values, kind) for name, values in sizes.items()})
+    pq.write_table(table, tmp_path / "launches.parquet")
+    assert told(read_configs(tmp_path / "launches.parquet")) == [(None, (64, 32), (8, 4), {})]
+
+
 def test_arguments_of_all_launches_give_way_to_those_of_one(tmp_path: Path):
     found = read_configs(forms(tmp_path)["lines"], {"n": "7", "a": "9"})
     assert [one.launch.args for one in found] == [{"n": 100, "a": "9"}, {"n": "7", "a": "9"}]
@@ -188,7 +197,10 @@ def test_progress_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trainer.prediction.predict._PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr("trainer.prediction.predict._MOST_LAUNCHES", 4)
     slow.predict_many(VADD, many(10))
-    assert [line.partition(" launches")[0] for line in lines] == ["4 of 10", "8 of 10"]
+    told = [line.split(" launches ") for line in lines]
+    assert [num for num, what in told if what.startswith("predicted")] == ["4 of 10", "8 of 10"]
+    checked = [num for num, what in told if what == "checked"]
+    assert checked == 2 * [f"{num} of 10" for num in range(1, 10)]  # by the API, by the model
 
 
 def test_stdin_gives_one_document(model, monkeypatch, capsys):
@@ -264,3 +276,17 @@ def test_measured_launches_correct_many_predictions_as_they_correct_one(monkeypa
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, BadInput)
     assert asked == ["data"]
+
+
+def test_the_steps_of_many_predictions_are_announced(
+    model: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("llmperf.cli.predict_configs._MANY", 2)
+    (tmp_path / "launches").write_text(GOOD * 2)
+    ask(model, str(tmp_path / "launches"), tmp_path / "out.csv")
+    said = capsys.readouterr().err
+    assert said.startswith("2 launches read; predicting them takes minutes\n")
+    assert "all launches predicted; writing them\n" in said

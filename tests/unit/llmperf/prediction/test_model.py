@@ -173,7 +173,9 @@ def test_progress_is_told_as_by_collect_and_train(progress, capsys):
 
 
 def test_a_progress_that_is_none_is_refused(tmp_path: Path):
-    with pytest.raises(llmperf.LlmperfError, match="progress='yes': give True, None or a function"):
+    with pytest.raises(
+        llmperf.LlmperfError, match="progress='yes': give True, False, None or a function"
+    ):
         llmperf.load_model(trained()[2].folder, progress="yes")
     with (
         pytest.raises(llmperf.LlmperfError, match="progress=1: give"),

@@ -79,7 +79,7 @@ def test_trees_of_one_leaf_count(table):
 def test_what_is_no_forest_is_refused(table):
     features, target = table
     text = grown(features, target).model_to_string()
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated"):
         Forest.from_text(text[: len(text) // 3])
     arrays = Forest.from_text(text).arrays()
     with pytest.raises(ValueError, match="back"):

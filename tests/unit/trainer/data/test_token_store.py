@@ -110,7 +110,7 @@ def test_a_store_is_replaced_by_a_newer_one(folder: Path) -> None:
 
 
 def test_a_store_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="family has 3 rows"):
+    with pytest.raises(ValueError, match="'family' has 3 rows"):
         write_token_store(
             tmp_path / "tokens", tokens=TOKENS, targets=replace(TARGETS, family=np.zeros(3))
         )
@@ -250,7 +250,9 @@ def test_a_token_that_the_model_has_not_is_refused(folder: Path, name: str, toke
     num_slots = int(max(0, -store.tokens.suffix_ids.min()))
     check_ids(store, folder, vocabulary=int(highest) + 1, num_slots=num_slots)
     array_of(folder, name, lambda array: array.__setitem__(2, token))
-    with pytest.raises(BadInput, match=f"{name} has a token that the tokenizer does not produce"):
+    with pytest.raises(
+        BadInput, match=f"array '{name}' has a token that the tokenizer does not produce"
+    ):
         check_ids(
             open_token_store(folder), folder, vocabulary=int(highest) + 1, num_slots=num_slots
         )

@@ -16,6 +16,7 @@ import pytest
 
 from llmperf_common.config import ConfigError
 from llmperf_common.files.outputs import OutputTaken
+from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.statistics.conformal import Conformal
 from llmperf_common.statistics.splits import SplitError
 from llmperf_common.store.files.filesystem import StoreError
@@ -472,7 +473,11 @@ def test_conformal_record_of_a_run_reads_back():
 def test_a_dataset_on_disk_is_read_through_its_manifest(tmp_path):
     folder = dataset_factory.make_dataset(tmp_path / "data", kernels=5, num_configs=12)
     data = load_data(folder)
-    assert data.identity == {"plan_hashes": [dataset_factory.PLAN_HASH], "manifest_version": 4}
+    assert data.identity == {
+        "plan_hashes": [dataset_factory.PLAN_HASH],
+        "manifest_version": 4,
+        "harness_version": HARNESS_VERSION,
+    }
     assert len(data) == data.num_by_status["ok"] > 0
     summary = train(data, LINE, tmp_path / "run", silent)
     assert sum(summary.num_rows.values()) == len(data)

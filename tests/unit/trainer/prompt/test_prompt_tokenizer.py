@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -153,18 +155,6 @@ def test_a_folder_with_tokenizer_json_is_taken_as_it_is_but_not_cut(tmp_path):
     assert loaded.text(loaded.ids([TEXTS[0]])[0]) == TEXTS[0]
 
 
-def test_a_normalizer_that_makes_texts_longer_is_refused(tmp_path):
-    """Four of these, one after another, made 8 GB of a kernel's source."""
-    tokenizer = gpt2_like(TEXTS)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    content = json.loads((tmp_path / "tokenizer.json").read_text())
-    longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 64}
-    content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, longer]}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(BadInput, match="'Replace' is not supported"):
-        load_tokenizer(tmp_path)
-
-
 @pytest.mark.parametrize(
     "files",
     [
@@ -189,3 +179,43 @@ def test_a_folder_without_a_usable_tokenizer_is_refused(tmp_path, files):
 def test_no_such_folder_is_refused(tmp_path):
     with pytest.raises(BadInput, match="no tokenizer"):
         load_tokenizer(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_a_long_vocabulary_of_two_files_is_refused(tmp_path, name):
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "merges.txt").write_text("")
+    with (tmp_path / name).open("ab") as file:
+        file.truncate(2**23 + 1)
+    with pytest.raises(BadInput, match=f"{name} has more than 8388608 bytes"):
+        load_tokenizer(tmp_path)
+
+
+def merges_folder(folder: Path, added: Mapping[str, object]) -> Path:
+    (folder / "vocab.json").write_text('{"a": 0}')
+    (folder / "merges.txt").write_text("")
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    return folder
+
+
+def test_many_added_tokens_are_read_at_once(tmp_path):
+    """One call of the library for each of 12,000 tokens took 38 s."""
+    added = {f"<token {number}>": number for number in range(12_000, 0, -1)}
+    before = time.process_time()
+    loaded = load_tokenizer(merges_folder(tmp_path, added))
+    assert time.process_time() - before < 5
+    assert loaded.ids(["<token 1>a<token 12000>"])[0].tolist() == [1, 0, 12_000]
+
+
+@pytest.mark.parametrize(
+    ("added", "says"),
+    [
+        ({"a" * (2**20 + 1): 1}, "added tokens have 1,048,577 bytes"),
+        ({f"{number:x}": number for number in range(1, 50_002)}, "50,001 added tokens"),
+        ({"<one>": 1, "<two>": 1}, "'<two>' cannot get its id 1"),
+        ({"<one>": "1"}, "'<one>' cannot get its id '1'"),
+    ],
+)
+def test_added_tokens_that_are_refused(tmp_path, added, says):
+    with pytest.raises(BadInput, match=says):
+        load_tokenizer(merges_folder(tmp_path, added))

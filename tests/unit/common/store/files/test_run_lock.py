@@ -11,19 +11,26 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from llmperf_common.store.files.filesystem import PosixFilesystem
+from llmperf_common.ledger.attach import ATTACH_LOCK
+from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem, StoreError
 from llmperf_common.store.files.lock_holders import lock_holders
-from llmperf_common.store.files.run_lock import CollectingError, alone, beside_others
+from llmperf_common.store.files.run_lock import (
+    CollectingError,
+    alone,
+    beside_others,
+    naming_holders,
+)
 from llmperf_common.store.manifests.run import RUN_LOCK
 
 HOLDER = """
 import sys
 from pathlib import Path
-from llmperf_common.store.files.filesystem import PosixFilesystem
-with PosixFilesystem(Path(sys.argv[1])).lock(".run.lock", exclusive=sys.argv[2] == "alone", wait=True):
+from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem, StoreError
+with PosixFilesystem(Path(sys.argv[1])).lock(sys.argv[3], exclusive=sys.argv[2] == "alone", wait=True):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -32,9 +39,9 @@ with PosixFilesystem(Path(sys.argv[1])).lock(".run.lock", exclusive=sys.argv[2] 
 class Holder:
     """Another process that holds the lock."""
 
-    def __init__(self, folder: Path, how: str) -> None:
+    def __init__(self, folder: Path, how: str, name: str = RUN_LOCK) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(folder), how, "redis://:secret@head"],
+            [sys.executable, "-c", HOLDER, str(folder), how, name, "redis://:secret@head"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -92,6 +99,27 @@ def test_who_waits_says_for_whom(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert f"waiting for process {holder.process.pid} on " in caplog.text
 
 
+def test_who_waits_for_a_lock_of_another_name_says_for_whom(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, ``collect`` waited in silence while another one rebuilt the ledger."""
+    (tmp_path / ATTACH_LOCK).parent.mkdir()
+    holder = Holder(tmp_path, "alone", ATTACH_LOCK)
+    told = threading.Event()
+    caplog.handler.addFilter(lambda _record: told.set() or True)
+    fs = PosixFilesystem(tmp_path)
+    try:
+        with caplog.at_level(logging.WARNING), naming_holders(fs, ATTACH_LOCK):
+            assert told.wait(60)
+    finally:
+        holder.end()
+    assert f"waiting for process {holder.process.pid} on " in caplog.text
+    caplog.clear()
+    with naming_holders(fs, ATTACH_LOCK), fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
+        time.sleep(1.5)  # longer than the wait for a message
+    assert caplog.text == ""
+
+
 def test_nobody_is_told_of_where_nobody_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -99,3 +127,8 @@ def test_nobody_is_told_of_where_nobody_waits(
         assert caplog.text == ""
     with alone(PosixFilesystem(tmp_path), "compact"):
         assert os.path.exists(tmp_path / RUN_LOCK)
+
+
+def test_a_store_that_cannot_be_listed_names_nobody() -> None:
+    fs = Mock(spec=Filesystem, names=Mock(side_effect=StoreError("the store does not answer")))
+    assert lock_holders(fs, RUN_LOCK) == ()

@@ -192,3 +192,8 @@ def test_arguments_of_schema_version_1_are_read(tmp_path: Path) -> None:
     other = pa.list_(pa.struct([("position", pa.string())]))
     changed = table.set_column(at, pa.field("args", other), pa.nulls(1, other))
     assert missing_or_changed_columns("samples", changed.schema)
+
+
+def test_no_path_of_the_host_is_stored() -> None:
+    analysis = Analysis(extents=(), failure="no build: -I /home/ann/site-packages/pyopencl/cl")
+    assert analysis_columns(analysis)["analysis_failure"] == "no build: -I cl"

@@ -10,7 +10,7 @@ import pytest
 
 from llmperf_common.files.outputs import OutputTaken
 from llmperf_common.schemas import TABLES
-from llmperf_common.store.tables.export import ExportFormat, export
+from llmperf_common.store.tables.export import ExportFormat, _flat_schema, _flattened, export
 from llmperf_common.store.tables.reader import Dataset, open_dataset
 from llmperf_common.store.tables.shard import ShardError
 from tests.support.factories.dataset_factory import make_dataset, mixed_outcome
@@ -104,3 +104,13 @@ def test_a_file_in_the_way_of_the_folder_is_a_message(dataset, tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(OutputTaken, match=r"out is a file, not a folder"):
         export(dataset, tmp_path / "out", ExportFormat.CSV)
+
+
+def test_csv_holds_no_formula_and_its_texts_can_be_restored():
+    names = ["=HYPERLINK(1)", "-5", "'a", "k", None]
+    schema = pa.schema([("name", pa.string()), ("sizes", pa.list_(pa.int64()))])
+    table = pa.table({"name": names, "sizes": [[1]] * 5}, schema=schema)
+    flat = _flattened(table, _flat_schema(schema)).to_pydict()
+    assert flat["name"] == ["'=HYPERLINK(1)", "-5", "''a", "k", None]
+    assert [name and name.removeprefix("'") for name in flat["name"]] == names
+    assert flat["sizes"] == ["[1]"] * 5

@@ -15,7 +15,7 @@ from llmperf_common.store.manifests.manifest import manifest_versions
 from llmperf_common.store.manifests.run import RUN_FILE, ForeignRunError
 from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.tables.shard import ShardError
-from llmperf_common.store.upkeep.merge import merge
+from llmperf_common.store.upkeep.merge import merge, refuse_inside_a_dataset
 from llmperf_common.store.upkeep.verify import verify
 from tests.support.factories.dataset_factory import (
     good_outcome,
@@ -236,6 +236,44 @@ def test_a_folder_in_use_is_refused_and_untouched(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="choose a folder"):
         merge([a], tmp_path / "file", assign_families=one_family)
+
+
+@pytest.mark.parametrize("place", ["a/sub", "a/sub/deeper", "other/sub", "link"])
+def test_a_folder_inside_a_dataset_is_refused_and_not_made(tmp_path, place):
+    a = make_dataset(tmp_path / "a", kernels=1)
+    make_dataset(tmp_path / "other", kernels=1)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "sub")
+    with pytest.raises(ForeignRunError, match="is inside the dataset") as refused:
+        merge([a], tmp_path / place, assign_families=one_family)
+    assert refused.value.exit_code == 2
+    assert not (tmp_path / place).exists()
+
+
+@pytest.mark.parametrize(
+    "content", ['{"lr": 0.1}', "[]", "not JSON", '{"schema_version": 1, "plan_hash": "p"}']
+)
+def test_a_folder_below_the_run_of_another_tool_is_allowed(tmp_path, content):
+    a = make_dataset(tmp_path / "a", kernels=1)
+    (tmp_path / RUN_FILE).write_text(content)
+    merge([a], tmp_path / "out" / "merged", assign_families=one_family)
+    assert open_dataset(tmp_path / "out" / "merged").num_tasks == 1
+
+
+@pytest.mark.parametrize("content", ['{"schema_version": 1000000}', "damaged"])
+def test_a_folder_inside_a_dataset_that_cannot_be_read_is_refused(tmp_path, content):
+    a, other = (make_dataset(tmp_path / name, kernels=1) for name in ("a", "other"))
+    (other / RUN_FILE).write_text(content)
+    with pytest.raises(ForeignRunError, match="is inside the dataset"):
+        merge([a], other / "sub", assign_families=one_family)
+
+
+def test_a_prefix_inside_a_source_is_refused(tmp_path):
+    a = make_dataset(tmp_path / "a", kernels=1)
+    for out in ("s3://b/d1/sub", "s3://b/d1/"):
+        with pytest.raises(ForeignRunError, match="inside the dataset s3://b/d1:"):
+            refuse_inside_a_dataset([a, "s3://b/d1/"], out + "x")
+    refuse_inside_a_dataset([a, "s3://b/d1"], "s3://b/d1")  # is refused as not empty
+    refuse_inside_a_dataset([a, "s3://b/d1"], "s3://b/d12")
 
 
 def test_another_harness_version_is_refused(tmp_path):

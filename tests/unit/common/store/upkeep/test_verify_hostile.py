@@ -1,0 +1,106 @@
+"""Shards whose hashes are right but whose lists hold nulls, or whose devices cannot exist."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from llmperf.cli.main import app
+from llmperf_common.schemas import SAMPLES, columns_without_values
+from llmperf_common.store.tables.reader import open_dataset
+from llmperf_common.store.tables.shard import ShardError
+from llmperf_common.store.upkeep.problems import ProblemKind
+from llmperf_common.store.upkeep.row_checks import Surroundings, check_samples
+from llmperf_common.store.upkeep.verify import verify
+from tests.support.factories.dataset_factory import make_dataset, make_kernel, mixed_outcome
+from tests.unit.common.store.upkeep.test_verify import rewrite, with_value
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    return make_dataset(folder, kernels=[make_kernel(0)], outcome_of=mixed_outcome)
+
+
+@pytest.fixture
+def path(template: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(template, tmp_path / "data")
+
+
+NULLS = {
+    "samples.args": [None],
+    "samples.global_size": [64, None],
+    "kernels.args": [None],
+    "devices.max_work_item_sizes": [None],
+}
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_a_list_with_a_null_is_refused_by_every_reader(path: Path, name: str) -> None:
+    table, _, column = name.partition(".")
+    rewrite(path, table, with_value(column, 0, NULLS[name]))
+    words = f"{table}: column '{column}' has a null in a list (row 1)"
+    (problem,) = [one for one in verify(path).problems if one.kind is ProblemKind.DAMAGED]
+    assert words in problem.what
+    with pytest.raises(ShardError, match=r"restore the file from a backup, or run `llmperf"):
+        list(open_dataset(path).iter_table(table))
+    done = CliRunner().invoke(app, ["report", str(path), "--out", str(path / "r.html")])
+    assert isinstance(done.exception, ShardError)
+    assert words in str(done.exception)
+
+
+def test_the_row_with_a_null_deep_in_a_list_is_named() -> None:
+    leaf = {"offset_bytes": 0, "scalar_type": "int", "count": 1}
+    kind = pa.list_(
+        pa.struct([("leaves", pa.list_(pa.struct([(name, pa.string()) for name in leaf])))])
+    )
+    rows = [[], [{"leaves": None}], [{"leaves": [{}]}], [{"leaves": []}, {"leaves": [None]}], None]
+    chunks = pa.chunked_array([pa.array(rows[:2], kind), pa.array(rows[2:], kind)])
+    found = columns_without_values("kernels", pa.table({"args": chunks}))
+    assert found == ["kernels: column 'args' has nulls"]
+    found = columns_without_values("kernels", pa.table({"args": chunks.slice(0, 4)}))
+    assert found == ["kernels: column 'args' has a null in a list (row 4)"]
+
+
+ARGUMENTS: dict[str, Callable[[dict[str, object]], dict[str, object] | None]] = {
+    "null": lambda _one: None,
+    "no kind": lambda one: {**one, "kind": None},
+    "another kind": lambda one: {**one, "kind": "x"},
+    "no position": lambda one: {**one, "position": None},
+    "negative": lambda one: {**one, "position": -1},
+    "far": lambda one: {**one, "position": 2**31 - 1},
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_row_with_an_impossible_argument_is_named(template: Path, name: str) -> None:
+    table = open_dataset(template).samples()
+    around = Surroundings(tasks=None, devices=None, harness_version=None)
+    assert check_samples(table, "samples/a", around) == []
+    args = table.column("args")[1].as_py()
+    table = with_value("args", 1, [ARGUMENTS[name](args[0]), *args[1:]])(table)
+    problems = check_samples(table.select(SAMPLES.names), "samples/a", around)
+    sample = table.column("sample_id")[1].as_py()
+    what = f"1 row: an argument is null, or has no kind or no possible position ({sample})"
+    assert what in [one.what for one in problems]
+
+
+DEVICES = {
+    "launch_floor_ns": float("inf"),
+    "peak_dram_gbps": float("nan"),
+    "compute_units": 0,
+    "max_work_item_sizes": [-1],
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_device_that_cannot_exist_is_a_problem(path: Path, name: str) -> None:
+    rewrite(path, "devices", with_value(name, 0, DEVICES[name]))
+    (problem,) = verify(path).problems
+    assert problem.kind is ProblemKind.DAMAGED
+    assert name in problem.what
