@@ -178,6 +178,9 @@ FORMS = [
         int weight(__constant int *w, int i) { return w[i]; }
         __kernel void k(__global float *a) { a[get_global_id(0) + weight(W + 1, 2) + (TEXT[1] == 'b')] = 1; }""",
      {"a": ({(G0,): 1, (): 5}, None)}),
+    ("strings_outlive_functions", """__constant char *digits(int n) { return n ? "12" : "30"; }
+        __kernel void k(__global float *a) { a[get_global_id(0) + digits(1)[1] - '0'] = digits(0)[0]; }""",
+     {"a": ({(G0,): 1, (): 2}, None)}),
     ("untouched", "__kernel void k(__global float *a, __global float *b) { a[get_global_id(0)] = 1; }",
      {"b": ({}, None)}),
     ("far_and_negative_cannot_fault", "__kernel void k(__global float *a) { a[get_global_id(0) * 100000000L + 5] = 1; }",

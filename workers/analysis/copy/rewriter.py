@@ -38,9 +38,10 @@ class UnresolvedError(Exception):
 class Sites:
     """The accesses, variables and stand-ins of one instrumented file, numbered in order.
 
-    ``variables``: the numbers of variables whose address is taken, by the offset of their
-    declaration. ``has_arrays``: an array of fixed size is indexed. ``has_uncut_loops``: a loop
-    contains a barrier. ``widest_bytes``: bytes of the widest access.
+    ``variables``: the numbers of variables whose address is taken and of strings, by the offset of
+    the declaration or the string. ``strings``: the numbers of strings, which outlive a function.
+    ``has_arrays``: an array of fixed size is indexed. ``has_uncut_loops``: a loop contains a
+    barrier. ``widest_bytes``: bytes of the widest access.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class Sites:
         self.stand_ins: dict[tuple[Any, ...], str] = {}
         self.definitions: list[str] = []
         self.variables: dict[int, int] = {}
+        self.strings: set[int] = set()
         self.has_arrays = False
         self.has_uncut_loops = False
         self.widest_bytes = WIDEST_PLAIN_BYTES
@@ -157,11 +159,13 @@ class Rewriter:
             return
         if element.shape is TypeClass.RECORD or is_array:
             self.sites.has_arrays = True
-        self._name(cursor, declared.location.offset)
+        self._name(cursor, declared.location.offset, self.text(cursor))
 
-    def string(self, cursor: Any) -> None:
-        """Use the tag of a string that is passed on as a pointer."""
-        self._name(cursor, text_range(cursor)[0])
+    def string(self, cursor: Any, string: Any) -> None:
+        """Use the tag of a string in the place of ``cursor``, a pointer to it or the string."""
+        at = text_range(string)[0]
+        self._name(cursor, at, self.text(string))
+        self.sites.strings.add(self.sites.variables[at])
 
     def constant(self, cursor: Any, *, is_address: bool) -> None:
         """Refuse a constant table of pointers, because its initialiser has addresses, not tags.
@@ -174,14 +178,13 @@ class Rewriter:
             return
         string = only_string(declared) if kind.shape is TypeClass.POINTER else None
         if string is not None and not is_address:
-            self._name(cursor, text_range(string)[0], self.text(string))
+            self.string(cursor, string)
         elif holds_addresses(declared):
             raise self.unresolved(cursor, "constant pointers into arrays")
 
-    def _name(self, cursor: Any, declared_at: int, name: str = "") -> None:
+    def _name(self, cursor: Any, declared_at: int, name: str) -> None:
         number = self.sites.variables.setdefault(declared_at, len(self.sites.variables))
         start, end = text_range(cursor)
-        name = name or self.text(cursor)
         self.edits.replace(
             start,
             end,

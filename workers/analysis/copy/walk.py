@@ -97,7 +97,8 @@ class FunctionWalk:
         function, end = body.semantic_parent, text_range(body)[1]
         start = text_range(function)[0]
         variables = list(self._sites.variables.items())[num_before:]
-        own = [number for at, number in variables if start <= at < end]
+        inside = [number for at, number in variables if start <= at < end]
+        own = [number for number in inside if number not in self._sites.strings]
         if not own:
             return
         result = self._rewriter.result_type(function)
@@ -125,7 +126,7 @@ class FunctionWalk:
         elif kind in {UNEXPOSED, PAREN}:
             self._visit_transparent(cursor, use)
         elif kind == STRING and use is _Use.ADDRESS:
-            self._rewriter.string(cursor)
+            self._rewriter.string(cursor, cursor)
         elif kind == REFERENCE:
             self._rewriter.constant(cursor, is_address=use is _Use.ADDRESS)
             if use is _Use.ADDRESS:
