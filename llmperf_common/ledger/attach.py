@@ -229,11 +229,21 @@ class SqliteLocation:
         return self._ledger(connection, path) if is_intact else None
 
     def retire(self, *, before: int) -> None:
-        """Remove the files of older epochs, and unfinished files from crashes."""
+        """Remove the files of older epochs, and unfinished files from crashes.
+
+        Raises:
+            StoreError: One of them cannot be removed.
+        """
         for old in (*self.folder.glob("ledger-*.sqlite*"), *self.folder.glob(".tmp-*")):
             match = _EPOCH_OF_FILE.match(old.name)
             if match is None or int(match.group(1)) < before:
-                old.unlink(missing_ok=True)
+                try:
+                    old.unlink(missing_ok=True)
+                except OSError as error:
+                    raise StoreError(
+                        f"cannot remove {old}, the ledger of an earlier epoch: {error}: nothing "
+                        "committed is lost; make it removable and run the same command again"
+                    ) from error
 
     def create(
         self,
