@@ -37,6 +37,7 @@ from trainer.fit.ranks import Ranks, join_ranks
 
 _MICRO_BATCHES = {
     "toy": {"released": ((1, False),), "tuned": ((1, False),)},
+    "small": {"released": ((16, False),), "tuned": ((64, False),)},
     "350m": {
         "released": ((4, False), (8, False), (16, True)),
         "tuned": ((8, False), (16, False), (32, False)),

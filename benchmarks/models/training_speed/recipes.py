@@ -19,13 +19,15 @@ from trainer.regressor.spec import RegressorSpec
 from trainer.regressor_config import PackingConfig, RegressorConfig
 
 Name = Literal["packed", "released", "tuned"]
-Size = Literal["toy", "350m", "2b"]
+Size = Literal["toy", "small", "350m", "2b"]
 SHAPES = {
     "toy": codegen_config(width=64, depth=2, heads=4, rotary_dims=16),
+    "small": codegen_config(width=256, depth=4, heads=4, rotary_dims=32),
     "350m": CODEGEN_350M,
     "2b": CODEGEN_2B,
 }
-"""Model configs by size; ``toy`` is for a trial run on a CPU."""
+"""Model configs by size; ``toy`` is for a trial run on a CPU, ``small`` has the width and depth of
+the preset ``small``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
