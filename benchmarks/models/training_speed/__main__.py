@@ -1,7 +1,7 @@
 """Training speed compared with the released and a tuned recipe: one device, the same tokens.
 
 * ``python -m benchmarks.models.training_speed prompts --data DIR --out STORE [--kernels 512]
-  [--launches 48] [--seed 0] [--tokenizer FOLDER]``
+  [--launches 48] [--least-tokens 0] [--seed 0] [--tokenizer FOLDER]``
 * ``python -m benchmarks.models.training_speed speed STORE --size 350m [--configs 16 48]
   [--tokens 49152] [--recipes packed released tuned] [--seconds 5] [--out FILE.csv]``
 * ``python -m benchmarks.models.training_speed race STORE --size 350m [--seconds 60]
@@ -72,6 +72,7 @@ def main(words: list[str] | None = None) -> int:
             kernels=options.kernels,
             launches=options.launches,
             seed=options.seed,
+            least_tokens=options.least_tokens,
             tokenizer=options.tokenizer,
         )
         print(line, file=sys.stderr)
@@ -177,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     prompts.add_argument("--kernels", type=int, default=512)
     prompts.add_argument("--launches", type=int, default=48)
     prompts.add_argument("--seed", type=int, default=0)
+    prompts.add_argument("--least-tokens", type=int, default=0, help="of a kernel's prefix")
     prompts.add_argument("--tokenizer", type=Path, help="folder of a pretrained model")
     for name, seconds in (("speed", 5.0), ("race", 60.0)):
         command = commands.add_parser(name)

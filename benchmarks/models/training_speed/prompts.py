@@ -25,6 +25,7 @@ def write_prompts(
     kernels: int,
     launches: int,
     seed: int,
+    least_tokens: int = 0,
     tokenizer: Path | None = None,
 ) -> str:
     """Write compact text prompts of randomly chosen kernels with equally many launches each.
@@ -39,6 +40,7 @@ def write_prompts(
         kernels: number of kernels.
         launches: number of launches of each kernel.
         seed: seed of the choice.
+        least_tokens: leave out kernels whose prefix has fewer tokens.
         tokenizer: a folder with ``tokenizer.json``, or with ``vocab.json`` and ``merges.txt``.
 
     Returns:
@@ -52,7 +54,12 @@ def write_prompts(
     rows = _choose(data, kernels, launches, random)
     config = PromptConfig(form="compact", max_tokens=_CONTEXT, too_long="drop")
     chosen = data.rows.take(rows)
-    encoded = new_encoder(chosen, config, tokenizer).encode(chosen)
+    encoder = new_encoder(chosen, config, tokenizer)
+    encoded = encoder.encode(chosen)
+    if least_tokens:
+        prefixes = encoded.tokens.prefix_lengths[encoded.tokens.group]
+        rows = rows[encoded.kept][prefixes >= least_tokens]
+        encoded = encoder.encode(data.rows.take(rows))
     rows, tokens = rows[encoded.kept], encoded.tokens
     held_out = random.permutation(tokens.num_groups)[: int(tokens.num_groups * VALIDATION_SHARE)]
     _, family = np.unique(data.family_id[rows], return_inverse=True)
