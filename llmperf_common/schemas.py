@@ -8,7 +8,6 @@ them. Later schema versions only add nullable columns; ``SCHEMA_VERSION`` counts
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from llmperf_common.features.static_feature_names import STATIC_FEATURES
 from llmperf_common.features.work import WORK_KINDS
@@ -152,24 +151,7 @@ DEVICES = pa.schema(
     ]
 )  # fmt: skip
 
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""First and last moment of ``datetime``, in us since 1970: begin of year 1 and end of year 9999."""
-
 TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "kernels": KERNELS, "devices": DEVICES}
-
-
-def table_problems(table: str, stored: pa.Schema, found: pa.Table) -> list[str]:
-    """Return why a reader cannot use a shard; if the list is empty, it can.
-
-    Args:
-        table: samples, kernels or devices.
-        stored: the shard's schema, with all its columns.
-        found: the columns that were read from it. Only their values are judged.
-    """
-    problems = missing_or_changed_columns(table, stored)
-    if problems:  # the values of columns that are there twice cannot be found by name
-        return problems
-    return columns_without_values(table, found) + columns_of_impossible_values(table, found)
 
 
 def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
@@ -191,69 +173,6 @@ def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
         elif not _is_earlier_form(types[0], wanted.type):
             problems.append(f"{table}: column {wanted.name!r} is {types[0]}, not {wanted.type}")
     return problems
-
-
-def columns_without_values(table: str, found: pa.Table) -> list[str]:
-    """Return a message for each non-nullable column with nulls, and for lists that contain nulls."""
-    problems = []
-    for wanted in TABLES[table]:
-        if wanted.name not in found.column_names:
-            continue
-        column = found.column(wanted.name)
-        if not wanted.nullable and column.null_count:
-            problems.append(f"{table}: column {wanted.name!r} has nulls")
-        elif any(map(_lists_with_null, column.chunks)):
-            row = _first_row_with_null(column)
-            problems.append(f"{table}: column {wanted.name!r} has a null in a list (row {row})")
-    return problems
-
-
-def columns_of_impossible_values(table: str, found: pa.Table) -> list[str]:
-    """Return a message for each column whose values Python cannot hold.
-
-    These are texts that are not UTF-8, and moments outside of the years 1 to 9999. Arrow's check of
-    the texts takes 2 to 4 % of the time in which the columns of a large shard are read.
-    """
-    problems = []
-    for wanted in TABLES[table]:
-        if wanted.name not in found.column_names:
-            continue
-        column = found.column(wanted.name)
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid as error:
-            problems.append(f"{table}: column {wanted.name!r} is damaged: {error}")
-            continue
-        if pa.types.is_timestamp(wanted.type) and not _has_years(column):
-            problems.append(f"{table}: column {wanted.name!r} has a moment outside of years 1-9999")
-    return problems
-
-
-def _has_years(column: pa.ChunkedArray) -> bool:
-    """Whether ``datetime`` can hold all moments of a column, which are in us."""
-    ends = pc.min_max(column.cast(pa.int64())).as_py()
-    return ends["min"] is None or (ends["min"] >= _FIRST_US and ends["max"] <= _LAST_US)
-
-
-def _lists_with_null(array: pa.Array) -> bool:
-    """Whether a list of an array, at any depth, contains a null."""
-    if pa.types.is_struct(array.type):
-        return any(map(_lists_with_null, array.flatten()))
-    if not pa.types.is_list(array.type):
-        return False
-    items = array.flatten()
-    return items.null_count > 0 or _lists_with_null(items)
-
-
-def _first_row_with_null(column: pa.ChunkedArray) -> int:
-    """Return the number of the first row (from 1) for which ``_lists_with_null`` holds."""
-    rows = column.combine_chunks()
-    first, last = 0, len(rows)
-    while last - first > 1:  # it is in rows first to last
-        middle = (first + last) // 2
-        is_before = _lists_with_null(rows.slice(first, middle - first))
-        first, last = (first, middle) if is_before else (middle, last)
-    return first + 1
 
 
 def _is_earlier_form(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmperf.prediction.analysing import Known
 from llmperf_common.analysis import launch_sizes
-from llmperf_common.launch import is_integer_scalar
+from llmperf_common.launch import MOST_ELEMENTS, is_integer_scalar
 from llmperf_common.records import (
     Argument,
     ArgumentKind,
@@ -18,7 +18,7 @@ from llmperf_common.records import (
     SizeRole,
     Strategy,
 )
-from trainer.prediction.arguments import MOST_ELEMENTS, Filled
+from trainer.prediction.arguments import Filled
 from workers.config import PlanConfig
 from workers.device.device_class import device_class_of
 from workers.plan.strategies.buffers import extent_elements

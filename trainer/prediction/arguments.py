@@ -15,15 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmperf_common.files.visible import shortened, shown_value
-from llmperf_common.launch import integer_range, is_integer_scalar
+from llmperf_common.launch import MOST_ELEMENTS, integer_range, is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from trainer.errors import BadInput
 
 Value = int | float | str
-
-MOST_ELEMENTS = 2**48
-"""Maximum elements of an argument: more than any device holds, but far from int64's overflow."""
-
 
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
 """A whole number as a text. Python would also read 1_000 and the digits of other scripts."""

@@ -62,7 +62,11 @@ def extents_table(row: Mapping[str, Any]) -> Html:
     names = {one["position"]: one["name"] for one in row.get("args") or ()}
     body = []
     for entry in entries[:_MAX_EXTENTS]:
-        extent = extent_from_row(entry)
+        try:
+            extent = extent_from_row(entry)
+        except ValueError as error:  # no program of ours has written it
+            problem = shorten(str(error), _REASON_CHARS)
+            return paragraph(f"The memory analysis of this kernel cannot be read: {problem}.")
         name = shorten(str(names.get(extent.position) or extent.position), 40)
         how = "exact on held-out probes" if extent.validated else extent.reason or "not validated"
         body.append(

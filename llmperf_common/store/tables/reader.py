@@ -23,7 +23,7 @@ from llmperf_common.files.visible import shortened
 from llmperf_common.ids import sha256_hex
 from llmperf_common.notebook import html_facts
 from llmperf_common.records import SentinelReading
-from llmperf_common.schemas import TABLES, table_problems
+from llmperf_common.schemas import TABLES
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
 from llmperf_common.store.manifests.manifest import (
@@ -34,6 +34,7 @@ from llmperf_common.store.manifests.manifest import (
 )
 from llmperf_common.store.manifests.run import RUN_FILE, RunRecord, read_run
 from llmperf_common.store.tables.shard import ShardError, read_footer
+from llmperf_common.store.tables.table_problems import table_problems
 
 if TYPE_CHECKING:
     from llmperf_common.store.tables.stats import DatasetStats

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 from llmperf_common.files.foreign_json import parse_json
 from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.records import Device, SentinelReading, TaskResult
-from llmperf_common.schemas import SCHEMA_VERSION, table_problems
+from llmperf_common.schemas import SCHEMA_VERSION
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.tables.rows import devices_table, kernels_table, samples_table
+from llmperf_common.store.tables.table_problems import table_problems
 
 _FOOTER_KEY = b"llmperf"
 

@@ -212,6 +212,17 @@ def test_extents_are_shown_by_buffer() -> None:
     assert "exact on held-out probes" in page
 
 
+def test_an_analysis_that_no_reader_accepts_is_said_to_be_so() -> None:
+    factors = [{"factors": ["global_size_0"] * 200, "coefficient": 1}] * 50
+    entry = {"position": 0, "constant": 4, "terms": factors, "validated": True}
+    rows = make_kernels(1).to_pylist()
+    rows[0]["analysis"] = [entry]
+    kernels = pa.Table.from_pylist(rows, schema=schemas.KERNELS)
+    view = DatasetView(samples=make_samples(20, 1), kernels=kernels, devices=make_devices())
+    page = render_report(dataset=view, evaluation=None)
+    assert "The memory analysis of this kernel cannot be read: an extent has more terms" in page
+
+
 def test_the_command_names_kernels(tmp_path: Path) -> None:
     data = dataset_factory.make_dataset(tmp_path / "runs" / "mine" / "data", kernels=3)
     out = tmp_path / "r.html"

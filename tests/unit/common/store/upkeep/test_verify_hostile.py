@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from llmperf.cli.main import app
-from llmperf_common.schemas import SAMPLES, columns_without_values
+from llmperf_common.schemas import SAMPLES
 from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.tables.shard import ShardError
+from llmperf_common.store.tables.table_problems import columns_without_values
 from llmperf_common.store.upkeep.problems import ProblemKind
 from llmperf_common.store.upkeep.row_checks import Surroundings, check_samples
 from llmperf_common.store.upkeep.verify import verify
@@ -52,6 +53,39 @@ def test_a_list_with_a_null_is_refused_by_every_reader(path: Path, name: str) ->
     done = CliRunner().invoke(app, ["report", str(path), "--out", str(path / "r.html")])
     assert isinstance(done.exception, ShardError)
     assert words in str(done.exception)
+
+
+SIZES = "has an NDRange without 1 to 3 positive sizes"
+PLACE = "has an argument whose position is not from 0 to 1,023"
+NUMBER = "has an argument whose number of elements is not from 0 to 281,474,976,710,656"
+ARGUMENT = {"position": 0, "kind": "global_buffer", "elements": 64}
+IMPOSSIBLE = {
+    "negative": ("samples", "global_size", [-5], SIZES),
+    "zero": ("samples", "local_size", [0], SIZES),
+    "four": ("samples", "global_size", [1, 1, 1, 1], SIZES),
+    "shorter": ("samples", "local_size", [], "differs in length from global_size"),
+    "huge": ("samples", "args", [{**ARGUMENT, "elements": 2**48 + 1}], NUMBER),
+    "below zero": ("samples", "args", [{**ARGUMENT, "elements": -1}], NUMBER),
+    "far": ("samples", "args", [{**ARGUMENT, "position": 2000}], PLACE),
+    "far in the kernel": ("kernels", "args", [{"position": 2000, "name": "a"}], PLACE),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_an_impossible_cell_is_refused_by_every_reader(path: Path, name: str) -> None:
+    table, column, value, what = IMPOSSIBLE[name]
+    rewrite(path, table, with_value(column, 0, value))
+    words = f"{table}: column '{column}' {what} (row 1)"
+    assert any(words in one.what for one in verify(path).problems)
+    with pytest.raises(ShardError, match=r"restore the file from a backup, or run `llmperf"):
+        list(open_dataset(path).iter_table(table))
+
+
+def test_an_ok_row_without_ndrange_is_refused(path: Path) -> None:
+    empty = [with_value(name, 0, []) for name in ("global_size", "local_size")]
+    rewrite(path, "samples", lambda table: empty[1](empty[0](table)))
+    with pytest.raises(ShardError, match="'global_size' is empty where the status is 'ok'"):
+        open_dataset(path).samples()
 
 
 def test_the_row_with_a_null_deep_in_a_list_is_named() -> None:
