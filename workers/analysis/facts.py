@@ -46,6 +46,9 @@ _FOLDING = frozenset({"%", "&", "|", "^", "/", ">>"})
 _SHIFTS = frozenset({"<<", ">>"})
 _FOLDING_CALLS = frozenset({"mul_hi", "mad_hi", "rotate", "clz", "ctz", "popcount"})
 _FOLDED_BY_CALLS = 2**32
+_COUNTING_CALLS = frozenset({"clz", "ctz", "popcount"})
+_COUNTED_UP_TO = 2**30
+"""Sizes up to this number are needed so that a count of a size's bits can have any value."""
 _MOST_SHIFTED = 24
 _WIDEST_SHIFT = 64
 _OPERATIONS = frozenset({NodeKind.BINARY, NodeKind.COMPOUND_ASSIGN})
@@ -183,10 +186,12 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
     """Return how large a size must be so that a shift or a chain of divisions gives more than 0.
 
     ``size >> by`` needs 2**by; ``size / 512 / 512`` needs the product. Calls that keep the high
-    bits need 2**32.
+    bits need 2**32. A comparison with a count of bits needs 2**30.
     """
     if node.kind is NodeKind.CALL and node.name in _FOLDING_CALLS:
         return {_FOLDED_BY_CALLS}
+    if any(_counts_bits(one, values) for one in _compared(node)):
+        return {_COUNTED_UP_TO}
     scale = 1
     inner: Node | None = node
     while inner is not None and inner.kind in _OPERATIONS and len(inner.children) == 2:
@@ -200,6 +205,17 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
             break
         inner = inner.children[0] if inner.kind is NodeKind.BINARY else None
     return {scale} if scale > 1 else set()
+
+
+def _counts_bits(node: Node, values: Activation) -> bool:
+    """Whether an expression, or a variable in it, is computed by counting bits."""
+    assigned = [one.value for key in _referenced(node) for one in values.modifications(key)]
+    return any(
+        inner.kind is NodeKind.CALL and inner.name in _COUNTING_CALLS
+        for one in [node, *assigned]
+        if isinstance(one, Node)
+        for inner in walk(one)
+    )
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:

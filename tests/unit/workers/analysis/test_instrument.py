@@ -231,6 +231,17 @@ def test_variables_that_all_depend_on_each_other_are_followed_in_time() -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    ["if (clz(n) == 18) a[n] = 1;", "int c = popcount(n); if (c > 9) a[n] = 1;"],
+)
+def test_a_comparison_with_a_count_of_a_sizes_bits_needs_large_sizes(body):
+    facts = facts_of(f"__kernel void k(__global float *a, int n) {{ {body} }}")
+    assert 2**30 in facts.thresholds
+    harmless = facts_of("__kernel void k(__global int *a, int n) { a[0] = clz(n); }")
+    assert harmless.thresholds == ()
+
+
+@pytest.mark.parametrize(
     ("body", "folds"),
     [
         ("a[i / 256] = 1;", {256}),
