@@ -156,6 +156,7 @@ def _constants(
 ) -> tuple[int, ...]:
     found: set[int] = set()
     for function in functions:
+        counts = any(_is_count(node) for node in walk(function.body))
         # A helper's parameters are unknown here, so they may be sizes.
         values = Activation(source, function, (UNIFORM,) * len(function.parameters))
         flow = _SizeFlow(values, frozenset(one.key for one in function.parameters))
@@ -167,6 +168,8 @@ def _constants(
             if any(flow.reaches(one) for one in others):
                 found |= {one for operand in operands for one in _constants_in(operand, values)}
                 found |= _scales_of(node, values)
+                if counts and any(_counts_bits(one, values) for one in _compared(node)):
+                    found.add(_COUNTED_UP_TO)
     return tuple(sorted(one for one in found if one >= _SMALLEST_THRESHOLD))
 
 
@@ -186,12 +189,10 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
     """Return how large a size must be so that a shift or a chain of divisions gives more than 0.
 
     ``size >> by`` needs 2**by; ``size / 512 / 512`` needs the product. Calls that keep the high
-    bits need 2**32. A comparison with a count of bits needs 2**30.
+    bits need 2**32.
     """
     if node.kind is NodeKind.CALL and node.name in _FOLDING_CALLS:
         return {_FOLDED_BY_CALLS}
-    if any(_counts_bits(one, values) for one in _compared(node)):
-        return {_COUNTED_UP_TO}
     scale = 1
     inner: Node | None = node
     while inner is not None and inner.kind in _OPERATIONS and len(inner.children) == 2:
@@ -210,12 +211,12 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
 def _counts_bits(node: Node, values: Activation) -> bool:
     """Whether an expression, or a variable in it, is computed by counting bits."""
     assigned = [one.value for key in _referenced(node) for one in values.modifications(key)]
-    return any(
-        inner.kind is NodeKind.CALL and inner.name in _COUNTING_CALLS
-        for one in [node, *assigned]
-        if isinstance(one, Node)
-        for inner in walk(one)
-    )
+    nodes = [one for one in [node, *assigned] if isinstance(one, Node)]
+    return any(_is_count(inner) for one in nodes for inner in walk(one))
+
+
+def _is_count(node: Node) -> bool:
+    return node.kind is NodeKind.CALL and node.name in _COUNTING_CALLS
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
