@@ -56,13 +56,23 @@ def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
         unlisted, num_listed = list(ledger.shards() if num_done else waiting), 0
     else:
         unlisted, num_listed = not_listed(waiting, manifest), manifest.num_tasks
-        if num_listed + _num_tasks(unlisted) < num_done:
+        lacks_tasks = num_listed + _num_tasks(unlisted) < num_done
+        if lacks_tasks or (num_done and not _has_device(manifest, unlisted)):
             unlisted = not_listed(ledger.shards(), manifest)
     return Comparison(
         unknown=tuple(unknown_shards(ledger.unknown, manifest)) if manifest else (),
         unlisted=tuple(unlisted),
         num_without_shard=max(0, num_done - num_listed - _num_tasks(unlisted)),
     )
+
+
+def _has_device(manifest: Manifest, unlisted: Iterable[ShardEntry]) -> bool:
+    """Whether any device is listed: the samples of a lost manifest may be gone, but not its device.
+
+    The ledger calls a device published since the lost manifest has listed it.
+    """
+    names = chain(manifest.shard_names, (entry.name for entry in unlisted))
+    return any(name.startswith("devices/") for name in names)
 
 
 def _num_tasks(entries: Iterable[ShardEntry]) -> int:

@@ -90,6 +90,20 @@ def test_a_manifest_that_was_removed_is_missed(
     assert (found.unknown, list(found.unlisted)) == ((), pair)
 
 
+def test_a_device_of_which_only_a_lost_manifest_knew_is_missed(
+    fs: PosixFilesystem, ledger: Ledger
+) -> None:
+    """Its samples are listed; its own file, which the ledger calls published, is not."""
+    pair = commit(fs, ledger, "a")
+    device = ShardEntry.of("devices/d.parquet", b"x", rows=1, tasks=0)
+    ledger.commit(shards=[device], leases=[])
+    listed(fs, ledger, pair)
+    ledger.mark_published([device.name])
+    assert ledger.unpublished() == []
+    found = compare(ledger, fs)
+    assert (found.unknown, list(found.unlisted)) == ((), [device])
+
+
 def test_a_ledger_that_knows_less_is_built_anew(
     fs: PosixFilesystem, ledger_location: SqliteLocation, ledger: Ledger
 ) -> None:
