@@ -3,7 +3,8 @@
 Owns the walk that finds blocks, inserts their counters and passes operations and accesses to
 ``costs.py``. Code after a ``return``, ``break`` or ``continue`` is a block of its own, and so is an
 operand that ``&&``, ``||`` or ``?:`` may skip. So the counters and the text together give the exact
-number of executions of each operation.
+number of executions of each operation. Code after a statement into which a jump leads is a block of
+its own, too. Jumps into loops and two extensions of C, ``({ … })`` and ``a ?: b``, are refused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from workers.analysis.copy.cursors import (
     SUBSCRIPT,
     SWITCH,
     UNARY,
+    UNEXPOSED,
     VARIABLE,
     WHILE,
     children_of,
@@ -39,7 +41,7 @@ from workers.work.costs import Costs, Use
 
 _CONDITIONAL, _BINARY, _COMPOUND_ASSIGN = 116, 114, 115
 _DECL_STMT, _NULL_STMT = 231, 230
-_CONTINUE, _BREAK = 212, 213
+_CONTINUE, _BREAK, _GOTO, _LABEL_NAME, _STATEMENT_EXPRESSION = 212, 213, 210, 48, 121
 _LEAVES_LOOP = frozenset({_CONTINUE, _BREAK})
 """``continue`` and ``break``."""
 _LEAVES_FUNCTION = frozenset({210, 211, 214})
@@ -81,6 +83,8 @@ class BlockWalk:
         self.blocks: list[Block] = []
         self._spans: list[tuple[int, int, Block]] = []
         self._turn: Block | None = None
+        self._jumps: list[tuple[int, str]] = []
+        """Place and label of each ``goto`` of the function."""
 
     @property
     def uses(self) -> dict[tuple[int, int], Use]:
@@ -95,6 +99,7 @@ class BlockWalk:
     def walk(self, body: Any) -> None:
         """Insert the counters of one function's body."""
         start, end = text_range(body)
+        self._jumps = _jumps_of(body)
         self._turn = None
         entry = self._new(start, end)
         self._turn = entry
@@ -130,10 +135,14 @@ class BlockWalk:
             if has_left and statement._kind_id not in {LABEL, CASE, DEFAULT, _NULL_STMT}:
                 block = self._new(start, end)
                 self._edits.insert(start, f"{_count(block)}; ")
-            block, has_left = self._statement(statement, block, end)
+            if statement._kind_id != _NULL_STMT:
+                block, has_left = self._statement(statement, block, end)
 
     def _statement(self, statement: Any, block: Block, end: int) -> tuple[Block, bool]:
-        """Walk a statement; return the block at its end, and whether it may jump elsewhere."""
+        """Walk a statement; return its last block, and whether the next statement needs another.
+
+        It does if this statement may jump elsewhere, or if a jump leads into it.
+        """
         kind, children = statement._kind_id, children_of(statement)
         if kind in {LABEL, CASE, DEFAULT}:
             return self._labelled(statement, block, end)
@@ -150,7 +159,22 @@ class BlockWalk:
             self._compound(children[-1], block)
         else:
             self._expression(statement, block)
-        return block, _may_leave(statement)
+        return block, _may_leave(statement) or self._is_entered(statement)
+
+    def _is_entered(self, statement: Any) -> bool:
+        """Whether a ``goto`` or a ``switch`` outside of a statement leads into it."""
+        start, end = text_range(statement)
+        from_outside = {label for at, label in self._jumps if not start <= at < end}
+        stack = [(statement, False)]
+        while stack:
+            one, in_switch = stack.pop()
+            kind = one._kind_id
+            if (kind in {CASE, DEFAULT} and not in_switch) or (
+                kind == LABEL and one.spelling in from_outside
+            ):
+                return True
+            stack.extend((child, in_switch or kind == SWITCH) for child in children_of(one))
+        return False
 
     def _labelled(self, statement: Any, block: Block, end: int) -> tuple[Block, bool]:
         """Walk the statement after a label in a new block, because a jump may reach it."""
@@ -185,6 +209,8 @@ class BlockWalk:
         """Walk a loop; the condition runs once more than the body, unless a jump ends the loop."""
         kind, children = statement._kind_id, children_of(statement)
         body = children[0] if kind == DO else children[-1]
+        if self._is_entered(body):
+            raise self._rewriter.unresolved(statement, "a jump into a loop")
         parts = {"condition": children[-1] if kind == DO else children[0]}
         if kind == FOR:
             parts = _for_parts(self._edits.raw, statement, children[:-1])
@@ -215,6 +241,10 @@ class BlockWalk:
         if kind == _SIZEOF:
             return
         children = children_of(cursor)
+        if kind == _STATEMENT_EXPRESSION:
+            raise self._rewriter.unresolved(cursor, "a statement in an expression")
+        if kind == UNEXPOSED and self._lacks_an_operand(children):
+            raise self._rewriter.unresolved(cursor, "an operator ?: without its second operand")
         if kind == _CONDITIONAL and len(children) == 3:
             self._expression(children[0], block)
             is_vector = self._rewriter.type(children[0]).shape is TypeClass.VECTOR
@@ -231,6 +261,13 @@ class BlockWalk:
                 self._initialiser(variable, block)
         else:
             self._costs.add(cursor, block)
+
+    def _lacks_an_operand(self, children: list[Any]) -> bool:
+        """Whether these are the operands of ``a ?: b``, for which libclang has no kind."""
+        if len(children) < 2:
+            return False
+        start, end = text_range(children[0])[1], text_range(children[-1])[0]
+        return self._edits.raw[start:end].lstrip(b") \t\n").startswith(b"?")
 
     def _initialiser(self, variable: Any, block: Block) -> None:
         if variable._kind_id != VARIABLE or self._rewriter.type(variable).space is Space.CONSTANT:
@@ -252,6 +289,20 @@ class BlockWalk:
 
 def _count(block: Block) -> str:
     return f"lp_count_block({CONTEXT}, {block.number})"
+
+
+def _jumps_of(body: Any) -> list[tuple[int, str]]:
+    """Return the place and the label of each ``goto``."""
+    found: list[tuple[int, str]] = []
+    stack = [body]
+    while stack:
+        one = stack.pop()
+        below = list(one.get_children())
+        if one._kind_id == _GOTO:
+            names = [child.spelling for child in below if child._kind_id == _LABEL_NAME]
+            found.extend((text_range(one)[0], name) for name in names)
+        stack.extend(below)
+    return found
 
 
 def _contains(cursor: Any, kinds: frozenset[int]) -> bool:

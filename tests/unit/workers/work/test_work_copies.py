@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -145,6 +146,27 @@ def test_ids_are_those_of_the_virtual_launch() -> None:
     assert "lp_get_group_id(lp_c, 0)" in body
     assert "lp_get_work_dim(lp_c)" in body
     assert " get_global_id(" not in body
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (
+            "int s = ({ int t = 0; for (int j = 0; j < 9; j++) t += a[j]; t; });",
+            "a statement in an",
+        ),
+        ("int s = n ?: a[i];", "an operator ?: without its second operand"),
+        (
+            "switch (n & 1) { case 0: do { a[i]++; case 1: a[i]++; } while (--n > 0); }",
+            "a jump into",
+        ),
+        ("goto in; for (; n > 0; n--) { in: a[i]++; }", "a jump into a loop"),
+    ],
+)
+def test_what_the_counters_of_blocks_cannot_follow_is_refused(statement: str, why: str) -> None:
+    source = f"__kernel void k(__global int *a, int n) {{ int i = get_global_id(0); {statement} }}"
+    with pytest.raises(UnresolvedError, match=f"line 1: {re.escape(why)}"):
+        counted_copy(source, "k")
 
 
 def test_what_a_virtual_launch_cannot_tell_is_refused_with_its_line() -> None:
