@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from llmperf_common.files.visible import shown_value
 
 if TYPE_CHECKING:
     from llmperf.prediction.record import Prediction
+    from trainer.life.summary import RunSummary
 
 _MOST_FACTORS = 40
 """Maximum number of kernels whose factors are printed."""
@@ -78,29 +81,19 @@ def train(
     """Train a predictor on a dataset."""
     from llmperf import api  # noqa: PLC0415
     from trainer.evaluation.scoring import markdown_table  # noqa: PLC0415
+    from trainer.life.opening import kept_in  # noqa: PLC0415
 
     if workers is not None and not cluster:
         raise CommandError(
             Exit.USAGE,
             "--workers needs --cluster; to start several processes on one host use torchrun",
         )
-    with sigterm_interrupts(
-        "interrupted: the prepared data and the newest checkpoint are kept; "
-        "run the same command again to resume"
-    ):
-        if cluster:
-            summary = api.train_on_cluster(
-                data=data,
-                out=out,
-                preset=preset,
-                config=config,
-                overrides=set_ or (),
-                init=init,
-                num_workers=workers or 1,
-                progress=True,
-            )
-        else:
-            summary = api.train(
+    begin: Callable[..., RunSummary] = api.train
+    if cluster:
+        begin = partial(api.train_on_cluster, num_workers=workers or 1)
+    with sigterm_interrupts("interrupted: run the same command again"):
+        try:
+            summary = begin(
                 data=data,
                 out=out,
                 preset=preset,
@@ -109,6 +102,11 @@ def train(
                 init=init,
                 progress=True,
             )
+        except KeyboardInterrupt:
+            raise CommandError(
+                Exit.INTERRUPTED,
+                f"interrupted: {kept_in(out)}; run the same command again to resume",
+            ) from None
     if not api.is_first_process():
         return  # under torchrun only the first process prints
     if as_json:

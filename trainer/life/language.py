@@ -1,12 +1,12 @@
 """Training of a language model: prepare, fit, and make its ``Predictor``.
 
 Owns the content of ``prepared/``, which is written before the first step. A resumed fit and all
-other processes read it.
+other processes read it. If its token cache was removed, the next start writes ``prepared/`` again.
 
 ::
 
     RUN/prepared/
-      regressor.json   spec of the regressor
+      regressor.json   spec of the regressor; bytes and sha256 of the token store's files
       tokens/          the token store of the train and validation rows
       prompt/          form of the prompt, and tokenizer
       offset/          the model that the regressor corrects, if any
@@ -29,6 +29,7 @@ from trainer.config import TrainConfig
 from trainer.data.dataset import Texts, TrainingData
 from trainer.data.foreign_files import reading
 from trainer.data.token_store import (
+    FACTS_FILE,
     Targets,
     TokenStore,
     check_ids,
@@ -86,11 +87,19 @@ def fit_language_model(
     conductor: Conductor,
     progress: Progress,
 ) -> tuple[Predictor, list[str]]:
-    """Prepare the run if needed, fit it with all processes; return the best model, with notes."""
-    if not (folder / PREPARED_FOLDER).exists():
+    """Prepare the run if needed, fit it with all processes; return the best model, with notes.
+
+    Raises:
+        BadInput: The token cache of an earlier start was changed, or cannot be written again as it
+            was (see ``prepare``).
+    """
+    tokens = folder / PREPARED_FOLDER / TOKENS_FOLDER
+    if not (tokens / FACTS_FILE).is_file():
         prepare(folder, data, parts, train, config, init, progress)
-    elif init is not None:
-        _moved(folder / PREPARED_FOLDER / SPEC_FILE, init)
+    else:
+        if init is not None:
+            _moved(folder / PREPARED_FOLDER / SPEC_FILE, init)
+        open_token_store(tokens, check_content=True)  # once, before the other processes open it
     with conductor.gathered(folder) as ranks:
         best = fit_prepared(folder, ranks, progress, interrupted=conductor.stop.asked)
     return predictor_of(folder, best, config, ranks), prompt_notes(
@@ -114,68 +123,97 @@ def prepare(
     init: Init | None,
     progress: Progress,
 ) -> None:
-    """Write ``prepared/``, atomically.
+    """Write ``prepared/``, atomically; one without a token cache is replaced by its equal.
 
     Raises:
-        BadInput: A kernel's source is missing, no prompt fits, or the checkpoint cannot be used.
+        BadInput: A kernel's source is missing, no prompt fits, or the checkpoint cannot be used; or
+            the replaced ``prepared/`` had other tokens.
     """
-    temporary = folder / PREPARING_FOLDER
+    temporary, prepared = folder / PREPARING_FOLDER, folder / PREPARED_FOLDER
     shutil.rmtree(temporary, ignore_errors=True)  # written by a process that was killed here
     temporary.mkdir()
     try:
-        encoder = new_encoder(train.rows, config.prompt, None if init is None else init.folder)
-        train_rows = np.flatnonzero(parts == Part.TRAIN)
-        offset, offset_log2_ns = fitted_offset(config, data, train_rows, train, progress)
-        if offset is not None:
-            (temporary / OFFSET_FOLDER).mkdir()
-            offset.save(temporary / OFFSET_FOLDER)
-        index = np.flatnonzero(
-            (parts == Part.TRAIN) | ((parts == Part.VALIDATION) & data.single_launch)
-        )
-        encoded = encoder.encode(data.rows.take(index))
-        statistics = prompt_statistics(encoded)
-        progress(said_of_prompts(statistics))
-        index = index[encoded.kept]
-        is_train = parts[index] == Part.TRAIN
-        if not is_train.any():
-            raise BadInput(
-                "no launch of the train part fits into "
-                f"prompt.max_tokens = {config.prompt.max_tokens}: raise this number, or give --set "
-                "prompt.too_long=truncate"
-            )
-        weight = np.ones(len(index))
-        weight[is_train] = train.weight[np.isin(train_rows, index)]
-        _, family = np.unique(data.family_id[index], return_inverse=True)
-        targets = Targets(
-            features=data.rows.features[index],
-            log2_ns=data.log2_ns[index],
-            offset_log2_ns=offset_log2_ns[index],
-            weight=weight,
-            is_validation=~is_train,
-            family=family,
-        )
-        write_token_store(temporary / TOKENS_FOLDER, tokens=encoded.tokens, targets=targets)
-        (temporary / PROMPT_FOLDER).mkdir()
-        encoder.save(temporary / PROMPT_FOLDER)
-        spec = _spec(encoder, config, init)
-        place = None if init is None else init.folder.resolve()
-        if place is not None:
-            _built(
-                spec, config.train.seed, place
-            )  # rejects an unusable checkpoint before the first step
-        content: dict[str, Any] = {
-            "spec": spec.to_json(),
-            "init": None if place is None else str(place),
-        }
-        content |= {
-            "offset": offset.name if offset else None,
-            "prompts": dataclasses.asdict(statistics),
-        }
-        write_json(temporary / SPEC_FILE, content)
-        temporary.rename(folder / PREPARED_FOLDER)
+        _write_prepared(temporary, data, parts, train, config, init, progress)
+        if prepared.exists():
+            _check_same(prepared / SPEC_FILE, temporary / SPEC_FILE)
+            shutil.rmtree(prepared)
+        temporary.rename(prepared)
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)
+
+
+def _check_same(before: Path, now: Path) -> None:
+    """Check that data was prepared as before, because the checkpoints belong to those tokens."""
+    if not before.exists():
+        return
+    old, new = read_json(before), read_json(now)
+    names = [name for name in new.keys() & old.keys() if name != "init" and new[name] != old[name]]
+    if names:
+        raise BadInput(
+            f"{before.parent}: the token cache was removed, and what is written now differs from "
+            f"what the run began with ({', '.join(sorted(names))}; another version of LLMPerf or "
+            "of a library may have written that): name a new folder for the run"
+        )
+
+
+def _write_prepared(
+    place: Path,
+    data: TrainingData,
+    parts: Texts,
+    train: FitData,
+    config: TrainConfig,
+    init: Init | None,
+    progress: Progress,
+) -> None:
+    """Write the files of ``prepared/`` to the folder ``place``."""
+    encoder = new_encoder(train.rows, config.prompt, None if init is None else init.folder)
+    train_rows = np.flatnonzero(parts == Part.TRAIN)
+    offset, offset_log2_ns = fitted_offset(config, data, train_rows, train, progress)
+    if offset is not None:
+        (place / OFFSET_FOLDER).mkdir()
+        offset.save(place / OFFSET_FOLDER)
+    index = np.flatnonzero(
+        (parts == Part.TRAIN) | ((parts == Part.VALIDATION) & data.single_launch)
+    )
+    encoded = encoder.encode(data.rows.take(index))
+    statistics = prompt_statistics(encoded)
+    progress(said_of_prompts(statistics))
+    index = index[encoded.kept]
+    is_train = parts[index] == Part.TRAIN
+    if not is_train.any():
+        raise BadInput(
+            "no launch of the train part fits into "
+            f"prompt.max_tokens = {config.prompt.max_tokens}: raise this number, or give --set "
+            "prompt.too_long=truncate"
+        )
+    weight = np.ones(len(index))
+    weight[is_train] = train.weight[np.isin(train_rows, index)]
+    _, family = np.unique(data.family_id[index], return_inverse=True)
+    targets = Targets(
+        features=data.rows.features[index],
+        log2_ns=data.log2_ns[index],
+        offset_log2_ns=offset_log2_ns[index],
+        weight=weight,
+        is_validation=~is_train,
+        family=family,
+    )
+    write_token_store(place / TOKENS_FOLDER, tokens=encoded.tokens, targets=targets)
+    (place / PROMPT_FOLDER).mkdir()
+    encoder.save(place / PROMPT_FOLDER)
+    spec = _spec(encoder, config, init)
+    weights = None if init is None else init.folder.resolve()
+    if weights is not None:
+        # rejects an unusable checkpoint before the first step
+        _built(spec, config.train.seed, weights)
+    content: dict[str, Any] = {
+        "spec": spec.to_json(),
+        "init": None if weights is None else str(weights),
+        "offset": offset.name if offset else None,
+        "prompts": dataclasses.asdict(statistics),
+        "tokens": read_json(place / TOKENS_FOLDER / FACTS_FILE)["files"],
+    }
+    write_json(place / SPEC_FILE, content)
 
 
 def fit_prepared(

@@ -42,14 +42,24 @@ _MOST_MERGES_BYTES = 8 * 2**20
 _BATCH = 4096
 """Texts in one call of the library, to bound memory: the library returns some KB for each text."""
 
+_RANDOM = ("dropout", "alpha", "nbest_size")
+"""Attributes of the library's models that make tokens random, so that two predictions for one launch
+would differ: BPE drops merges at random, and Unigram draws among the best splits. A
+``tokenizer.json`` can set ``dropout``. The library has no other random step, and its models cannot
+be nested."""
+
 
 class TextTokenizer:
     """A loaded tokenizer; ids start at 0."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Take a ``tokenizers.Tokenizer``; its own truncation and padding are turned off."""
+        """Take a ``tokenizers.Tokenizer``; turn its truncation, padding and randomness off."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        model = tokenizer.model  # shared with the tokenizer, not a copy
+        for name in _RANDOM:
+            if getattr(model, name, None) is not None:
+                setattr(model, name, None)
         self._tokenizer = tokenizer
 
     @property

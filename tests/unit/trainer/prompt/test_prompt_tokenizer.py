@@ -155,6 +155,37 @@ def test_a_folder_with_tokenizer_json_is_taken_as_it_is_but_not_cut(tmp_path):
     assert loaded.text(loaded.ids([TEXTS[0]])[0]) == TEXTS[0]
 
 
+@pytest.mark.parametrize("dropout", [0.5, 1.0])
+def test_dropout_of_a_tokenizer_json_is_turned_off(tmp_path, dropout):
+    """It drops merges at random: two calls gave different tokens, in training and prediction."""
+    wanted = gpt2_like(TEXTS)
+    wanted.save(str(tmp_path / "tokenizer.json"))
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["model"]["dropout"] = dropout
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    loaded = load_tokenizer(tmp_path)
+    for _ in range(5):
+        assert loaded.ids(TEXTS)[0].tolist() == wanted.encode(TEXTS[0]).ids
+    loaded.save(tmp_path)
+    saved = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert saved.model.dropout is None
+    assert saved.encode(TEXTS[0]).ids == wanted.encode(TEXTS[0]).ids
+
+
+@pytest.mark.skipif(
+    not hasattr(tokenizers.models.Unigram, "alpha"), reason="this release samples no pieces"
+)
+def test_sampling_of_a_unigram_model_is_turned_off():
+    pieces = [("<unk>", 0.0), ("a", -1.0), ("b", -1.0), ("ab", -1.5), ("aa", -1.2), ("aab", -1.3)]
+    sampling = tokenizers.Tokenizer(
+        tokenizers.models.Unigram(pieces, unk_id=0, alpha=0.1, nbest_size=64)
+    )
+    text = "aabaabab" * 4
+    assert len({tuple(sampling.encode(text).ids) for _ in range(20)}) > 1
+    loaded = TextTokenizer(sampling)
+    assert len({tuple(loaded.ids([text])[0].tolist()) for _ in range(20)}) == 1
+
+
 @pytest.mark.parametrize(
     "files",
     [
