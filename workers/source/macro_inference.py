@@ -37,6 +37,12 @@ enough of the file's time limit to read its kernels."""
 _CHARS_PER_PARSE = 4096
 """Minimum number of characters charged for one parse, because each parse has a fixed cost."""
 
+MAX_EXAMINED_CHARS = 12 * 2**20
+"""Maximum characters that are examined for the meanings of unknown names. Each name examines the
+whole source. This takes about 5 s; a file with thousands of unknown names would take minutes."""
+_CHARS_PER_NAME = 8192
+"""Number of characters charged for each name in addition, because its patterns must be compiled."""
+
 _NAMED_BY_ERROR = re.compile(
     r"(unknown type name|use of undeclared identifier|call to undeclared function"
     r"|implicit declaration of function)"
@@ -116,6 +122,7 @@ class _Search:
         self._options = build_options
         self._budget = budget
         self._tried: set[str] = set()
+        self._examined_chars = 0
         self._roles: dict[str, Role] = {}
         self._best: tuple[int, Macros] = (0, {})
 
@@ -131,8 +138,9 @@ class _Search:
         for _ in range(MAX_ROUNDS):
             if not errors or any(_MISSING_FILE.search(one) for one in errors):
                 break
-            fresh = self._candidates(errors)
-            if not fresh or len(macros) + len(fresh) > MAX_MACROS:
+            room = MAX_MACROS - len(macros)
+            fresh = self._candidates(errors, room)
+            if not fresh or len(fresh) > room:
                 break
             macros = {**macros, **fresh}
             errors = self._noted(macros)
@@ -151,9 +159,12 @@ class _Search:
             raise _SpentError
         return diagnose(self._source, " ".join([self._options, *definitions(macros)]))
 
-    def _candidates(self, errors: Sequence[str]) -> dict[str, str]:
+    def _candidates(self, errors: Sequence[str], room: int) -> dict[str, str]:
+        """Return definitions of the unknown names; of more than ``room``, not all are sought."""
         found: dict[str, str] = {}
         for error in errors:
+            if len(found) > room:
+                return found  # too many for the search to go on
             match = _NAMED_BY_ERROR.search(error)
             if not match or _LANGUAGE_NAME.fullmatch(match.group(2)):
                 continue
@@ -174,6 +185,9 @@ class _Search:
 
     def _meaning(self, name: str, complaint: str) -> dict[str, str]:
         """Return definitions of ``name``, or of the macros that select a branch that defines it."""
+        self._examined_chars += len(self._code) + _CHARS_PER_NAME
+        if self._examined_chars > MAX_EXAMINED_CHARS:
+            raise _SpentError
         defined_in_a_branch = re.compile(
             rf"#[ \t]*define[ \t]+{name}\b|\btypedef\b[^;]{{0,500}}\b{name}\s*;"
         )

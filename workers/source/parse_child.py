@@ -20,6 +20,7 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.installation import check_as_parent
 from workers.sandbox.address_space import bound_growth, lower_limit
 from workers.source.front_end import ReadKernel, read_kernels
+from workers.source.parse_memory import MemoryWatch
 
 _PR_SET_PDEATHSIG = 1
 _RECURSION_LIMIT = 10_000
@@ -81,9 +82,11 @@ def main() -> None:
     """Serve jobs on stdin until it closes."""
     _die_with_parent(int(sys.argv[1]))
     check_as_parent()
-    # A macro that expands for ever takes 50 MB/s, an endless file 500 MB/s. libclang ends at the
-    # limit.
+    # A macro that expands for ever takes up to 500 MB/s. The watch ends it early; libclang itself
+    # ends at the limit, which counts where the source is long.
     bound_growth(_MAX_BYTES)
+    watch = MemoryWatch()
+    watch.start()
     lower_limit(resource.RLIMIT_CORE, 0)
     sys.setrecursionlimit(_RECURSION_LIMIT)
     # libclang may write to stdout, so the answers use a descriptor of their own.
@@ -91,6 +94,7 @@ def main() -> None:
         os.dup2(2, 1)
         for line in sys.stdin:
             job = json.loads(line)
+            watch.allow(job["source"])
             answers.write(answer(job["source"], job["build_options"]) + "\n")
             answers.flush()
 

@@ -31,6 +31,7 @@ from workers.sandbox.child_environment import child_environment
 from workers.sandbox.processor_use import used_cpu_s
 from workers.sandbox.processors import ONE_THREAD
 from workers.source.front_end import ReadKernel
+from workers.source.parse_memory import MEMORY_STATUS, USED_STATUS, most_bytes
 
 _logger = logging.getLogger(__name__)
 
@@ -246,9 +247,10 @@ class _Pool:
                 if status == -signal.SIGKILL and child.job not in self._killed:
                     self._killed.add(child.job)
                     _logger.warning("another process killed a parser; retrying once")
-                elif child.is_fresh:
+                elif child.is_fresh or status == MEMORY_STATUS:
                     loaded_installation().check()  # a child refuses to start with other files
-                    yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
+                    detail = _death(status, json.loads(child.line)["source"])
+                    yield child, _failure(FailureCode.COMPILER_CRASH, detail)
                     continue
                 # Another process may have killed the child, or an earlier source may have damaged
                 # it. So this source gets a new child.
@@ -299,7 +301,12 @@ def _kernel(one: dict[str, Any], source: str, errors: list[str]) -> ReadKernel:
     )
 
 
-def _death(status: int) -> str:
+def _death(status: int, source: str) -> str:
+    if status in {MEMORY_STATUS, USED_STATUS}:
+        return (
+            f"the parser needs more than {most_bytes(source) // 2**20:,} MiB for this source of "
+            f"{len(source):,} characters; a macro may expand to too much text"
+        )
     if status < 0:
         try:
             name = signal.Signals(-status).name

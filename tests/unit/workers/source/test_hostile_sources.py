@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from llmperf_common.failures import FailureCode
+from llmperf_common.failures import Failure, FailureCode
 from llmperf_common.records import Access, Signature
 from workers.corpus.one_source import files_of_path, read
-from workers.source import front_end
+from workers.source import front_end, macro_inference
 from workers.source.clang import access
 from workers.source.front_end import ReadKernel, read_kernels
+from workers.source.macro_values import Role, role_of
 from workers.source.parse_child import answer
+from workers.source.parse_memory import most_bytes
 from workers.source.parse_pool import parse_sources
 from workers.source.preprocessor_guards import branches_by_line
 from workers.source.signature import MAX_ARGUMENTS
@@ -131,3 +134,65 @@ def test_the_pointers_of_a_helper_with_very_many_parameters_count_as_read_and_wr
     assert signature(text).arguments[1].access is Access.READ
     monkeypatch.setattr(access, "_MAX_PARAMETERS", 1)
     assert signature(text).arguments[1].access is Access.READ_WRITE
+
+
+def macro_bomb(num_levels: int) -> str:
+    """A kernel whose line expands to ``4 ** num_levels`` additions."""
+    levels = (f"#define A{j} A{j + 1} A{j + 1} A{j + 1} A{j + 1}\n" for j in range(num_levels))
+    text = "".join(levels) + f"#define A{num_levels} +1\n"
+    return text + "kernel void k(global int *x) { x[0] = 0 A0; }\n"
+
+
+@pytest.mark.timeout(60)
+def test_a_macro_that_expands_to_thousands_of_millions_of_tokens_is_refused_early():
+    sound = "kernel void k(global int *x) { x[0] = 1; }\n"
+    found = parse_sources([sound, macro_bomb(16), sound], num_children=1)
+    assert found[0] == found[2] == read_kernels(sound)
+    assert isinstance(found[1], Failure)
+    assert found[1].code is FailureCode.COMPILER_CRASH
+    assert found[1].detail.startswith("the parser needs more than 384 MiB for this source of 4")
+    assert "a macro may expand to too much text" in found[1].detail
+
+
+def test_a_source_may_need_more_memory_the_longer_it_is(tmp_path: Path):
+    child = tmp_path / "child.py"
+    child.write_text(
+        "import json, sys, time\n"
+        "from workers.source.parse_memory import MemoryWatch\n"
+        "watch = MemoryWatch()\n"
+        "watch.start()\n"
+        "for line in sys.stdin:\n"
+        "    source = json.loads(line)['source']\n"
+        "    watch.allow(source)\n"
+        "    some = None if source == 'a' else bytearray(b'x') * (400 * 2**20)\n"
+        "    time.sleep(0.5)\n"
+        "    print(json.dumps({'kernels': []}), flush=True)\n"
+    )
+    command = (sys.executable, str(child))
+    sources = ["b" * 200_000, "a", "b", "a"]  # the first leaves its memory in use
+    found = parse_sources(sources, num_children=1, command=command)
+    assert isinstance(found[2], Failure)
+    assert "more than 384 MiB for this source of 1 character" in found[2].detail
+    assert found[0] == found[1] == found[3] == ()
+    assert most_bytes("b" * 200_000) > (400 + 100) * 2**20
+
+
+@pytest.mark.parametrize("name", ["UNKNOWN_", "unknown_", "UNKNOWN_T_"])
+def test_thousands_of_unknown_names_do_not_each_examine_the_source(
+    monkeypatch: pytest.MonkeyPatch, name: str
+):
+    examined: list[str] = []
+
+    def counted(one: str, code: str, *, is_type_by_parser: bool) -> Role:
+        examined.append(one)
+        return role_of(one, code, is_type_by_parser=is_type_by_parser)
+
+    monkeypatch.setattr(macro_inference, "role_of", counted)
+    terms = " + ".join(f"{name}{j}" for j in range(3_000))
+    source = f"kernel void k(global int *x) {{ x[0] = {terms}; }}\n"
+    found = one_kernel(source)
+    assert found.signature is not None
+    assert found.invented == ()
+    assert len(found.errors) == 3_000
+    assert 64 < len(examined) < 400
+    assert len(examined) * len(source) < macro_inference.MAX_EXAMINED_CHARS
