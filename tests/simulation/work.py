@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmperf_common.empty_configs import empty_config
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -76,6 +76,7 @@ def simulated_result(index: int, epoch: int, token: int) -> TaskResult:
     config = empty_config(
         kernel_id=task.kernel.kernel_id, device_class=DEVICE_CLASS.name, strategy=Strategy.SIMPLE
     )
+    config = replace(config, global_size=(1,), local_size=(1,))
     sample = Sample(
         config=config, outcome=timing, task_attempt=1, worker_id="sim/0", created_at_us=0
     )

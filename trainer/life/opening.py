@@ -65,7 +65,10 @@ def opened(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterat
 
 def kept_in(out: Path) -> str:
     """Return a text that says what an interrupted training keeps in the folder ``out``."""
-    stage = stage_of(out)
+    try:
+        stage = stage_of(out)
+    except OSError:
+        return f"{out} cannot be read"
     if stage is Stage.PUBLISHED:
         return f"the run in {out} is finished"
     if stage is Stage.EMPTY:

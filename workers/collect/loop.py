@@ -393,6 +393,7 @@ class CollectLoop:
             self._outbox.keep_others(outcome.stale_tasks, self._ledger.epoch)
             return
         assert isinstance(outcome, Committed), outcome
+        self._publisher.device_shards = self._device_shards
         self._outbox.settle()
         self.losses.committed([lease.task for lease in batch.leases])
         self._observer.committed(

@@ -50,6 +50,9 @@ class Publisher:
         self._interval_s = interval_s
         self._clock_s = clock_s
         self._published = published
+        self.device_shards: Sequence[ShardEntry] = ()
+        """The device of this worker, once it has committed samples. Each version lists it: the
+        ledger calls it published even if the only manifest that listed it was lost."""
         self._due_s = 0.0
         self._took_s = 0.0
         self._names = CheckedNames()
@@ -91,7 +94,7 @@ class Publisher:
         self._check_present(entries)
         result = publish(
             self._fs,
-            entries,
+            [*entries, *self.device_shards],
             plan_hash=self._plan_hash,
             epoch=ledger.epoch,
             admit=partial(self._admit, ledger, entries),

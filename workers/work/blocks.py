@@ -41,7 +41,9 @@ from workers.work.costs import Costs, Use
 
 _CONDITIONAL, _BINARY, _COMPOUND_ASSIGN = 116, 114, 115
 _DECL_STMT, _NULL_STMT = 231, 230
-_CONTINUE, _BREAK, _GOTO, _LABEL_NAME, _STATEMENT_EXPRESSION = 212, 213, 210, 48, 121
+_CONTINUE, _BREAK = 212, 213
+_GOTO, _LABEL_NAME = 210, 48
+_STATEMENT_EXPRESSION, _ATTRIBUTED = 121, 200
 _LEAVES_LOOP = frozenset({_CONTINUE, _BREAK})
 """``continue`` and ``break``."""
 _LEAVES_FUNCTION = frozenset({210, 211, 214})
@@ -85,6 +87,7 @@ class BlockWalk:
         self._turn: Block | None = None
         self._jumps: list[tuple[int, str]] = []
         """Place and label of each ``goto`` of the function."""
+        self._has_labels = False
 
     @property
     def uses(self) -> dict[tuple[int, int], Use]:
@@ -100,6 +103,7 @@ class BlockWalk:
         """Insert the counters of one function's body."""
         start, end = text_range(body)
         self._jumps = _jumps_of(body)
+        self._has_labels = _contains(body, frozenset({LABEL, SWITCH}))
         self._turn = None
         entry = self._new(start, end)
         self._turn = entry
@@ -127,9 +131,9 @@ class BlockWalk:
 
     # -- statements ----------------------------------------------------------------------------
 
-    def _compound(self, compound: Any, block: Block) -> None:
+    def _compound(self, compound: Any, block: Block, *, has_left: bool = False) -> None:
+        """Walk the statements of a block; with ``has_left``, the first one needs a label to run."""
         end = text_range(compound)[1]
-        has_left = False
         for statement in children_of(compound):
             start = text_range(statement)[0]
             if has_left and statement._kind_id not in {LABEL, CASE, DEFAULT, _NULL_STMT}:
@@ -143,6 +147,8 @@ class BlockWalk:
 
         It does if this statement may jump elsewhere, or if a jump leads into it.
         """
+        while statement._kind_id == _ATTRIBUTED and children_of(statement):
+            statement = children_of(statement)[-1]
         kind, children = statement._kind_id, children_of(statement)
         if kind in {LABEL, CASE, DEFAULT}:
             return self._labelled(statement, block, end)
@@ -156,13 +162,18 @@ class BlockWalk:
             self._loop(statement, block)
         elif kind == SWITCH:
             self._expression(children[0], block)
-            self._compound(children[-1], block)
+            if children[-1]._kind_id == COMPOUND:
+                self._compound(children[-1], block, has_left=True)
+            else:
+                self._branch(children[-1])
         else:
             self._expression(statement, block)
         return block, _may_leave(statement) or self._is_entered(statement)
 
     def _is_entered(self, statement: Any) -> bool:
         """Whether a ``goto`` or a ``switch`` outside of a statement leads into it."""
+        if not self._has_labels:
+            return False
         start, end = text_range(statement)
         from_outside = {label for at, label in self._jumps if not start <= at < end}
         stack = [(statement, False)]
@@ -221,7 +232,7 @@ class BlockWalk:
         is_plain = not _contains(body, _LEAVES_FUNCTION) and not _breaks(body)
         if "step" in parts:
             self._spans.append((*text_range(parts["step"]), turn))
-            if not _breaks(body) and not _contains(body, _LEAVES_FUNCTION):
+            if is_plain:
                 self._expression(parts["step"], turn)
             else:
                 self._optional(parts["step"])

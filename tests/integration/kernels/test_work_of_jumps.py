@@ -24,6 +24,20 @@ JUMPS = {
         "for (; j < 10; j++) { if (j & 1) goto next; s += a[i]; next:; } s += a[i];",
         6,
     ),
+    "not to the start of a switch": ("switch (n > 0) { s += a[i]; case 1: s += a[i]; }", 1),
+    "not to the only case": ("switch (n > 0) case 0: s += a[i]; s += a[i];", 1),
+    "in a loop with a pragma": (
+        "\n#pragma unroll\nfor (; j < 3; j++) { if (j == 1) continue; s += a[i]; } s += a[i];",
+        3,
+    ),
+    "behind a loop with an attribute": (
+        "__attribute__((opencl_unroll_hint(3))) for (; j < 3; j++) s += a[i]; s += a[i];",
+        4,
+    ),
+    "before a loop with a pragma": (
+        "if (i >= 32) return;\n#pragma unroll 2\nfor (; j < 2; j++) s += a[i];",
+        1,
+    ),
     "over an empty statement": ("if (i >= 32) return; ; s += a[i] + a[i];", 1),
 }
 """By the place to which a jump leads: a body, and the loads of each work-item in the mean."""

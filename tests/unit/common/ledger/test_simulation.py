@@ -39,7 +39,7 @@ _SCHEDULES = 2_000
 _ENOUGH_TO_FIND = 3_000
 """Every planted bug must be found within so many schedules; the mean is below 200."""
 _NOT_REAL_ROWS = (ProblemKind.ID, ProblemKind.STATUS, ProblemKind.RUN)
-"""Simulated tasks have short ids and no NDRange; all else that verify checks must be right."""
+"""Simulated tasks have short ids; all else that verify checks must be right."""
 _OF_THE_ISSUE = (
     "commit_without_token_check",
     "publish_without_create_if_absent",

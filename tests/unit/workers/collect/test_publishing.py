@@ -338,3 +338,18 @@ def test_what_only_the_last_manifest_lists_is_compared_after_a_rollback(tmp_path
     ledger.notes.clear()
     assert names.unknown(ledger, first, (), checked=second) == [forgotten]
     assert names.unknown(ledger, second, (), checked=second) == [forgotten]
+
+
+def test_a_worker_lists_its_device_again_if_the_manifests_lost_only_that(tmp_path: Path) -> None:
+    """Another device is listed, so a comparison with the ledger does not notice it."""
+    ledger, clock, made = Shards(tmp_path), Clock(), list[Manifest]()
+    one, other = (ShardEntry.of(f"devices/{n}.parquet", b"x", rows=1, tasks=0) for n in "ab")
+    fs = PosixFilesystem(tmp_path)
+    publish(fs, [one], plan_hash=PLAN_HASH, epoch=1)
+    publisher = publisher_of(tmp_path, made, clock_s=clock, interval_s=1.0)
+    ledger.make(1)
+    clock.run(1.0, publisher, ledger=ledger)
+    assert other.name not in made[-1].shard_names  # this worker has committed no samples
+    publisher.device_shards = [other]
+    publisher.publish_all(ledger)
+    assert {one.name, other.name} <= made[-1].shard_names
