@@ -37,13 +37,14 @@ __kernel void changes(__global int *a, int n) {{
     }}
 }}
 """
-NEEDS_MEMORY = """
-__kernel void needs(__global ulong *a, int n) {
+ARRAYS = "".join(
+    f"volatile char b{k}[0x100000] = {{0}}; b{k}[n] = 5; a[i] += b{k}[n + 1];\n" for k in range(64)
+)
+NEEDS_MEMORY = f"""
+__kernel void needs(__global ulong *a, int n) {{
     int i = get_global_id(0);
-    volatile char big[0x60000000] = {0};
-    big[n] = 5;
-    a[i] = big[n + 1];
-}
+    {ARRAYS}
+}}
 """
 DECLARED = "int system(const char *command);"
 HIDDEN_BY_AN_OVERLOAD = """

@@ -26,6 +26,7 @@ from llmperf_common.schemas import SAMPLES
 from llmperf_common.store.files.filesystem import PosixFilesystem
 from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest, manifest_name
 from llmperf_common.store.manifests.run import RUN_LOCK
+from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.tables.rows import samples_table
 from llmperf_common.store.tables.shard import Footer, decode, encode_table
 from llmperf_common.store.upkeep.problems import ProblemKind
@@ -173,12 +174,12 @@ def test_a_repeated_sample_and_a_sample_with_bad_id_are_found(path):
 
 
 def test_a_second_row_beside_an_empty_one_is_found(path):
-    change = with_value("global_size", 0, [])
-    rewrite(path, "samples", change)
+    rows = open_dataset(path).samples().column("status").to_pylist()
+    failed = next(number for number, status in enumerate(rows) if status != "ok")
+    sizes = [with_value(name, failed, []) for name in ("global_size", "local_size")]
+    rewrite(path, "samples", lambda table: sizes[1](sizes[0](table)))
     found = {p.what for p in verify(path).problems}
     assert any("other rows beside the row without NDRange" in what for what in found)
-    assert any("'ok' but there is no NDRange" in what for what in found)
-    assert any("differ in length" in what for what in found)
 
 
 @pytest.mark.parametrize(
