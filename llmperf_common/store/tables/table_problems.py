@@ -1,9 +1,8 @@
 """Judge the values of a shard's table: what no writer of LLMPerf writes and no reader can use.
 
 Owns the limits of texts, moments, NDRanges and arguments, and the check for nulls. The checks work
-column by column.
-``schemas.py`` owns the columns, ``store/upkeep/row_checks.py`` the rules that only
-`llmperf dataset verify` checks.
+column by column. ``schemas.py`` owns the columns, ``store/upkeep/row_checks.py`` the rules that
+only `llmperf dataset verify` checks.
 """
 
 from __future__ import annotations
