@@ -27,9 +27,9 @@ from workers.device.interface import (
     ProbeLaunch,
     ProbeRecord,
 )
+from workers.device.opencl.copy_program import build_copy
 from workers.device.opencl.device import describe, opened_queue
 from workers.device.opencl.errors import cl_errors
-from workers.device.opencl.session import build_program
 from workers.plan.inputs import SCALAR_TYPES, pack_scalar, stream_key
 
 _BIAS = 2**43
@@ -80,8 +80,7 @@ class OpenclProber:
         words = [word for word in build_options.split() if word.startswith("-cl-std=")]
         # PoCL compiles for each local size; without optimisation this takes a fifth of the time.
         options = " ".join([*words, "-cl-opt-disable"])
-        program, _ = build_program(self._context, self._cl_device, source, options)
-        return program
+        return build_copy(self._context, self._cl_device, source, options)
 
     def close(self) -> None:
         """Wait for the queue and release the context."""

@@ -17,9 +17,9 @@ import pyopencl as cl  # noqa: TID251
 from llmperf_common.failures import Stage
 from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchConfig
 from workers.device.interface import DeviceRef
+from workers.device.opencl.copy_program import build_copy
 from workers.device.opencl.device import opened_queue
 from workers.device.opencl.errors import cl_errors
-from workers.device.opencl.session import build_program
 from workers.plan.inputs import pack_scalar
 from workers.work.counted_copy import (
     KERNEL_NAME,
@@ -88,7 +88,7 @@ class OpenclVirtualDevice:
         if copy.is_grouped:
             # A group's work-items share counters, so a compiler must not run them in parallel.
             words.append("-cl-opt-disable")
-        program, _ = build_program(self._context, self._cl_device, copy.source, " ".join(words))
+        program = build_copy(self._context, self._cl_device, copy.source, " ".join(words))
         with cl_errors(Stage.PROBE, waiting=True):
             return VirtualKernel(self._context, self._queue, program, arguments, copy)
 
