@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.trainer.life.test_language_model import alone, config, dataset
 from trainer.errors import BadInput, Interrupted
-from trainer.life import language
+from trainer.life import preparing
 from trainer.life.train import train
 
 SETTINGS = config("regressor.offset=gbdt", "gbdt.tune=false", "gbdt.num_rounds=20")
@@ -59,7 +59,7 @@ def test_a_resume_that_fails_while_it_prepares_keeps_the_checkpoints(out, monkey
     shutil.rmtree(out / "prepared")
     before = content_of(out)
     assert checkpoints(out) == ["step-00000001"]
-    monkeypatch.setattr(language, "write_token_store", fails)
+    monkeypatch.setattr(preparing, "write_token_store", fails)
     with pytest.raises(type(error)):
         train(dataset(), SETTINGS, out, lambda _line: None, conductor=alone())
     assert content_of(out) == before
