@@ -100,7 +100,8 @@ def fit_prepared(
         The folder of the best checkpoint.
 
     Raises:
-        BadInput: A file in ``prepared/`` is damaged.
+        BadInput: A file in ``prepared/`` is damaged, or the checkpoints were made with other tokens
+            than ``prepared/`` holds.
         FitFailed: The loss is not a finite number, or a checkpoint cannot be written.
         Interrupted: A signal ended the fit; the state is saved.
     """
@@ -124,6 +125,7 @@ def fit_prepared(
             folder=folder / FIT_FOLDER,
             identity=record["config_hash"] + record["dataset_id"],
             seed=config.train.seed,
+            tokens=store.digest,
             peak_flops=PEAK_FLOPS if ranks.device.type == "cuda" else None,
         ),
         ranks,

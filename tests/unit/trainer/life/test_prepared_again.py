@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.unit.trainer.life.test_language_model import alone, config, dataset
+from trainer.data.token_store import Targets, write_token_store
+from trainer.data.tokens import Tokens
 from trainer.errors import BadInput, Interrupted
+from trainer.fit.checkpoint_folder import write_file
 from trainer.life import preparing
 from trainer.life.train import train
 
@@ -105,6 +109,45 @@ def test_other_tokens_than_those_of_the_checkpoints_are_refused(out, key):
     with pytest.raises(BadInput, match=f"differs .*{key}.*name a new folder"):
         train(dataset(), SETTINGS, out, lambda _line: None, conductor=alone())
     assert content_of(out) == before
+
+
+def other_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepare tokens as another version of LLMPerf might."""
+
+    def write(folder: Path, *, tokens: Tokens, targets: Targets) -> None:
+        ids = np.roll(tokens.prefix_ids, 1)
+        write_token_store(folder, tokens=replace(tokens, prefix_ids=ids), targets=targets)
+
+    monkeypatch.setattr(preparing, "write_token_store", write)
+
+
+def test_other_tokens_are_refused_after_the_whole_prepared_folder_was_removed(
+    started, out, monkeypatch
+):
+    shutil.rmtree(out / "prepared")
+    other_tokens(monkeypatch)
+    for _ in range(2):
+        with pytest.raises(BadInput, match="step-00000001: was made with other tokens .*restore"):
+            train(dataset(), SETTINGS, out, lambda _line: None, conductor=alone())
+        assert checkpoints(out) == ["step-00000001"]
+    shutil.rmtree(out / "prepared")
+    shutil.copytree(started / "prepared", out / "prepared")
+    start(out)
+    assert checkpoints(out) == ["step-00000001", "step-00000002"]
+
+
+def test_checkpoints_of_older_releases_do_not_name_their_tokens(out):
+    checkpoint = out / "fit" / "checkpoints" / "step-00000001"
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").unlink()
+    del state["tokens"]
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"]["state.json"] = write_file(
+        checkpoint / "state.json", json.dumps(state).encode()
+    )
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    start(out)
+    assert checkpoints(out) == ["step-00000001", "step-00000002"]
 
 
 def test_a_run_whose_cache_has_no_recorded_hashes_gets_a_new_cache(started, out):
