@@ -26,7 +26,7 @@ from trainer.fit.store_source import store_source
 from trainer.interface import FitData, Predictor, Progress
 from trainer.life.conductor import Conductor
 from trainer.life.identity import Init
-from trainer.life.preparing import SPEC_FILE, TOKENS_FOLDER, built, prepare
+from trainer.life.preparing import SPEC_FILE, TOKENS_FOLDER, built, check_prepared, prepare
 from trainer.life.prompt_notes import prompt_notes
 from trainer.prompt.encode import Encoder
 from trainer.registry import load_model
@@ -61,8 +61,8 @@ def fit_language_model(
     """Prepare the run if needed, fit it with all processes; return the best model, with notes.
 
     Raises:
-        BadInput: The token cache of an earlier start was changed, or cannot be written again as it
-            was (see ``prepare``).
+        BadInput: A file of an earlier start's ``prepared/`` was changed, or its token cache cannot
+            be written again as it was (see ``prepare``).
     """
     tokens = folder / PREPARED_FOLDER / TOKENS_FOLDER
     if not (tokens / FACTS_FILE).is_file():
@@ -70,7 +70,7 @@ def fit_language_model(
     else:
         if init is not None:
             _moved(folder / PREPARED_FOLDER / SPEC_FILE, init)
-        open_token_store(tokens, check_content=True)  # once, before the other processes open it
+        check_prepared(folder / PREPARED_FOLDER)  # once, before the other processes open it
     with conductor.gathered(folder) as ranks:
         best = fit_prepared(folder, ranks, progress, interrupted=conductor.stop.asked)
     return predictor_of(folder, best, config, ranks), prompt_notes(

@@ -6,7 +6,7 @@ other processes read it. If its token cache was removed, the next start writes `
 ::
 
     RUN/prepared/
-      regressor.json   spec of the regressor; bytes and sha256 of the token store's files
+      regressor.json   spec of the regressor; sha256 of the files in tokens/, prompt/ and offset/
       tokens/          the token store of the train and validation rows
       prompt/          form of the prompt, and tokenizer
       offset/          the model that the regressor corrects, if any
@@ -16,19 +16,24 @@ other processes read it. If its token cache was removed, the next start writes `
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llmperf_common.features.features import feature_names
+from llmperf_common.files.plain_files import check_plain
 from llmperf_common.statistics.splits import Part
 from trainer.config import TrainConfig
 from trainer.data.dataset import Texts, TrainingData
+from trainer.data.foreign_files import reading
 from trainer.data.token_store import (
     FACTS_FILE,
     Targets,
+    open_token_store,
     write_token_store,
 )
 from trainer.errors import BadInput
@@ -39,6 +44,7 @@ from trainer.life.prompt_notes import said_of_prompts
 from trainer.prompt.encode import Encoder, new_encoder
 from trainer.prompt.numeric import NUM_SLOTS
 from trainer.prompt.prompt_statistics import prompt_statistics
+from trainer.registry import load_model
 from trainer.regressor.backbones.codegen import codegen_config
 from trainer.regressor.model import Regressor, build_regressor
 from trainer.regressor.predictor import OFFSET_FOLDER, PROMPT_FOLDER
@@ -54,6 +60,9 @@ from trainer.run.folder import (
 
 SPEC_FILE = "regressor.json"
 TOKENS_FOLDER = "tokens"
+
+_MOST_BYTES = 2**32
+"""Maximum bytes of a file of ``prompt/`` or ``offset/``; a sparse file could take hours to hash."""
 
 _ROTARY_DIMS = 64
 """Number of rotated dimensions of a head, as in the published models. A head that has no more
@@ -87,6 +96,53 @@ def prepare(
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)
+
+
+def check_prepared(prepared: Path) -> None:
+    """Check each file of ``prepared/`` before the fit: some are used only after it.
+
+    Raises:
+        BadInput: A file is missing, damaged or changed.
+    """
+    open_token_store(prepared / TOKENS_FOLDER, check_content=True)
+    content = read_json(prepared / SPEC_FILE)
+    mend = f"delete the folder {prepared} and train again, which writes it anew"
+    try:
+        with reading(f"{prepared / SPEC_FILE}", mend):
+            hashes = dict(content.get("files", {}))  # earlier releases wrote none
+            offset, vocabulary = content["offset"], int(content["spec"]["vocabulary"])
+            now = _hashes(prepared, hashes)
+        changed = sorted(name for name, one in hashes.items() if now[name] != one)
+        if changed:
+            raise BadInput(f"{prepared / changed[0]}: is missing, or is not as it was written")
+        encoder = Encoder.load(prepared / PROMPT_FOLDER)
+        if encoder.tokenizer.num_tokens != vocabulary:
+            raise BadInput(f"{prepared / PROMPT_FOLDER}: is not the tokenizer of the token cache")
+        if offset is not None:
+            load_model(offset, prepared / OFFSET_FOLDER)
+    except BadInput as error:
+        raise BadInput(f"{error}: {mend}") from None
+
+
+def _hashes(place: Path, names: Iterable[str]) -> dict[str, str | None]:
+    """Return the SHA-256 of files by their paths in ``place``; None for a missing file."""
+    found: dict[str, str | None] = {}
+    for name in names:
+        path = place / name
+        try:
+            check_plain(path, max_bytes=_MOST_BYTES)
+        except FileNotFoundError:
+            found[name] = None
+            continue
+        with path.open("rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _names_in(place: Path, *folders: str) -> list[str]:
+    """Return the paths in ``place`` of all files of its ``folders``."""
+    paths = (path for folder in folders for path in (place / folder).rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(place)) for path in paths)
 
 
 def _check_same(before: Path, now: Path) -> None:
@@ -157,6 +213,7 @@ def _write_prepared(
         "init": None if weights is None else str(weights),
         "offset": offset.name if offset else None,
         "prompts": dataclasses.asdict(statistics),
+        "files": _hashes(place, _names_in(place, PROMPT_FOLDER, OFFSET_FOLDER)),
         "tokens": read_json(place / TOKENS_FOLDER / FACTS_FILE)["files"],
     }
     write_json(place / SPEC_FILE, content)

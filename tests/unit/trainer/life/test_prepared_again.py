@@ -97,6 +97,43 @@ def test_a_changed_token_cache_is_refused_and_the_advice_of_the_message_works(ou
     assert checkpoints(out) == ["step-00000001", "step-00000002"]
 
 
+@pytest.mark.parametrize("has_hashes", [True, False])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("prompt/prompt.json", "cut"),
+        ("prompt/tokenizer.json", "cut"),
+        ("prompt/tokenizer.json", "removed"),
+        ("offset", "removed"),
+    ],
+)
+def test_other_damaged_files_are_refused_before_the_fit(out, name, change, has_hashes):
+    """They are used only after the fit."""
+    prepared = out / "prepared"
+    if not has_hashes:  # as an older release wrote it
+        content = json.loads((prepared / "regressor.json").read_text())
+        del content["files"]
+        (prepared / "regressor.json").write_text(json.dumps(content))
+    path = prepared / name
+    path = path if path.is_file() else max(path.iterdir(), key=lambda one: one.stat().st_size)
+    if change == "cut":
+        path.write_bytes(path.read_bytes()[:-20])
+    else:
+        path.unlink()
+    lines: list[str] = []
+    with pytest.raises(BadInput, match=rf"{path.parent}.*delete the folder .*/prepared and train"):
+        train(dataset(), SETTINGS, out, lines.append, conductor=alone())
+    assert not any("step" in line for line in lines)
+    assert checkpoints(out) == ["step-00000001"]
+
+
+def test_a_prompt_that_was_edited_is_refused(out):
+    path = out / "prepared" / "prompt" / "prompt.json"
+    path.write_text(path.read_text().replace("\n", " \n"))
+    with pytest.raises(BadInput, match=r"prompt\.json: is missing, or is not as it was written"):
+        train(dataset(), SETTINGS, out, lambda _line: None, conductor=alone())
+
+
 @pytest.mark.parametrize("key", ["tokens", "prompts"])
 def test_other_tokens_than_those_of_the_checkpoints_are_refused(out, key):
     spec = out / "prepared" / "regressor.json"
@@ -127,7 +164,7 @@ def test_other_tokens_are_refused_after_the_whole_prepared_folder_was_removed(
     shutil.rmtree(out / "prepared")
     other_tokens(monkeypatch)
     for _ in range(2):
-        with pytest.raises(BadInput, match="step-00000001: was made with other tokens .*restore"):
+        with pytest.raises(BadInput, match=r"step-00000001: was made with other tokens .*restore"):
             train(dataset(), SETTINGS, out, lambda _line: None, conductor=alone())
         assert checkpoints(out) == ["step-00000001"]
     shutil.rmtree(out / "prepared")
