@@ -24,6 +24,7 @@ from llmperf_common.files.visible import visible_lines
 from llmperf_common.masking import masked
 
 __all__ = [
+    "STANDARD_OUTPUT",
     "CommandError",
     "Exit",
     "exit_code_of",
@@ -32,6 +33,10 @@ __all__ = [
     "show_bug",
     "sigterm_interrupts",
 ]
+
+
+STANDARD_OUTPUT = "standard output"
+"""Stands for a file name in errors of the stream that results are written to."""
 
 
 class CommandError(LlmperfError):
@@ -67,6 +72,11 @@ def _environment_message(error: BaseException) -> str | None:
             f"not enough memory ({str(error) or 'none was granted'}): nothing committed is lost; {mend} "
             "and run the same command again"
         )
+    if isinstance(error, OSError) and error.filename == STANDARD_OUTPUT:
+        return (
+            f"{STANDARD_OUTPUT}: {error.strerror}: the result is not printed completely; free some "
+            "space there, or send the output to another place, and run the same command again"
+        )
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return (
             f"{error.strerror}: nothing committed is lost; raise `ulimit -n` and run the same "
@@ -98,7 +108,7 @@ def _is_of_thread_start(error: BaseException) -> bool:
 def run_guarded(command: Callable[[], None]) -> None:
     """Run ``command``; on a foreseeable error print its message and exit with its code."""
     try:
-        command()
+        _with_flush(command)
     except BaseException as error:
         code, text = exit_code_of(error), str(error) or "interrupted"
         environment = _environment_message(error)
@@ -113,6 +123,23 @@ def run_guarded(command: Callable[[], None]) -> None:
                 sys.stderr.write(f"llmperf: {visible_lines(masked(text))}\n")
                 sys.stderr.flush()
         sys.exit(code)
+
+
+def _with_flush(command: Callable[[], None]) -> None:
+    """Run ``command`` and, if it succeeds, write out its results, so that their loss is an error."""
+    end: SystemExit | None = None
+    try:
+        command()
+    except SystemExit as error:
+        if error.code:
+            raise
+        end = error
+    # A reader may want no more (`| head`), and a library may have closed the stream.
+    with contextlib.suppress(BrokenPipeError, ValueError):
+        if sys.stdout:
+            sys.stdout.flush()
+    if end is not None:
+        raise end
 
 
 @contextlib.contextmanager

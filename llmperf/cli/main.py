@@ -6,12 +6,13 @@ import io
 import os
 import resource
 import sys
+from typing import Any
 
 import typer
 
 from llmperf.cli import collect, corpus, dataset, doctor, kernels, model, report, status
 from llmperf.cli.shared_options import Command, Group
-from llmperf.exits import leave, run_guarded, show_bug
+from llmperf.exits import STANDARD_OUTPUT, leave, run_guarded, show_bug
 
 app = typer.Typer(
     name="llmperf",
@@ -53,15 +54,29 @@ def _open_standard_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    sys.stdout = sys.stdout or _writer(1)
-    sys.stderr = sys.stderr or _writer(2)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    encoding = sys.stdout.encoding if sys.stdout else "utf-8"
+    raw = _StandardOutput(1, "w", closefd=False)
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=encoding,
+        errors="backslashreplace",
+        line_buffering=raw.isatty(),
+    )
+    sys.stderr = sys.stderr or io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), encoding="utf-8"
+    )
 
 
-def _writer(descriptor: int) -> io.TextIOWrapper:
-    raw = io.FileIO(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8")
+class _StandardOutput(io.FileIO):
+    """Descriptor 1; its errors name it, so that no other file is taken for the one that is full."""
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes; an error gets a file name, as the errors of opened files have."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = STANDARD_OUTPUT
+            raise
 
 
 def run() -> None:

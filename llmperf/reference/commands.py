@@ -21,8 +21,8 @@ EXIT_MEANINGS: dict[Exit, str] = {
     Exit.USAGE: "Usage: a wrong option or config key, a combination that this release does not "
     "support, a missing extra, a folder of another run, or an `--out` that the command "
     "did not write.",
-    Exit.BAD_INPUT: "Bad input: a corpus, dataset, run or kernel cannot be used; or `dataset "
-    "verify` found a problem.",
+    Exit.BAD_INPUT: "Bad input: a corpus, dataset, run or kernel cannot be used; a file or "
+    "the output cannot be written; or `dataset verify` found a problem.",
     Exit.NO_DEVICE: "No device is usable, or the device can no longer be opened.",
     Exit.TOO_MANY_FAILURES: "`collect` stopped: more rows failed than `--max-failures`, or no "
     "kernel could be built (then nothing is recorded).",

@@ -57,7 +57,7 @@ def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
     else:
         unlisted, num_listed = not_listed(waiting, manifest), manifest.num_tasks
         lacks_tasks = num_listed + _num_tasks(unlisted) < num_done
-        if lacks_tasks or (num_done and not _has_device(manifest, unlisted)):
+        if lacks_tasks or (num_done and _may_lack_device(fs, manifest, unlisted)):
             unlisted = not_listed(ledger.shards(), manifest)
     return Comparison(
         unknown=tuple(unknown_shards(ledger.unknown, manifest)) if manifest else (),
@@ -66,13 +66,19 @@ def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
     )
 
 
-def _has_device(manifest: Manifest, unlisted: Iterable[ShardEntry]) -> bool:
-    """Whether any device is listed: the samples of a lost manifest may be gone, but not its device.
+def _may_lack_device(fs: Filesystem, manifest: Manifest, unlisted: Iterable[ShardEntry]) -> bool:
+    """Whether no device is listed, or a file in ``devices/`` is not.
 
-    The ledger calls a device published since the lost manifest has listed it.
+    A ledger calls a device published since a lost manifest has listed it, also when its worker has
+    ended and only its samples are listed. The file may also belong to a worker that has committed
+    nothing yet; then the ledger does not name it.
     """
     names = chain(manifest.shard_names, (entry.name for entry in unlisted))
-    return any(name.startswith("devices/") for name in names)
+    listed = {name for name in names if name.startswith("devices/")}
+    if not listed:
+        return True
+    known = listed | manifest.barred_names
+    return any(f"devices/{name}" not in known for name in fs.names("devices"))
 
 
 def _num_tasks(entries: Iterable[ShardEntry]) -> int:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.files.plain_files import UnfitFileError, check_plain
+from llmperf_common.ids import content_id
 from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Tokens
 from trainer.errors import BadInput
@@ -100,6 +101,11 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the content of all arrays, from the hashes that the writer has recorded."""
+        return content_id("tokens", self.facts["files"])
 
     @property
     def train_rows(self) -> npt.NDArray[np.int64]:

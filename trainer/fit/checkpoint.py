@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,14 @@ class FitState:
     Attributes:
         step: number of optimiser steps done; each was one update of AdamW.
         identity: the run's identity; a fit resumes only from a checkpoint with the same identity.
+        tokens: digest of the fitted tokens; a fit resumes only with the same tokens.
         stopping: state of early stopping.
         seconds: time spent fitting, over all starts.
     """
 
     step: int
     identity: str
+    tokens: str | None
     stopping: Stopping
     seconds: float
 
@@ -124,14 +126,18 @@ def save(
     return folder / name_of_step(state.step)
 
 
-def resume(folder: Path, identity: str, ranks: Ranks) -> tuple[Checkpoint, FitState] | None:
+def resume(
+    folder: Path, identity: str, ranks: Ranks, *, tokens: str | None = None
+) -> tuple[Checkpoint, FitState] | None:
     """Return the newest whole checkpoint and its state, the same on all ranks; None without one.
 
     Newer checkpoints that are not whole are hidden. A checkpoint of this run is whole only if its
-    state and its moments have the form that ``save`` writes.
+    state and its moments have the form that ``save`` writes. Checkpoints of earlier releases do not
+    name their tokens, and are resumed with any.
 
     Raises:
         RunExists: The checkpoint belongs to another run.
+        BadInput: The checkpoint was made with other tokens.
     """
 
     def check(one: Checkpoint) -> None:
@@ -152,7 +158,14 @@ def resume(folder: Path, identity: str, ranks: Ranks) -> tuple[Checkpoint, FitSt
             f"{folder}: holds the checkpoints of another run (other data, model, config or "
             "release): name another output folder"
         )
-    return found, _state_of(found, identity)
+    before = found.state.get("tokens")
+    if None not in (before, tokens) and before != tokens:
+        raise BadInput(
+            f"{found.path}: was made with other tokens than the run's token cache holds now "
+            "(another version of LLMPerf or of a library may have written the cache again): "
+            "restore the run's folder prepared/ from a backup, or name a new folder for the run"
+        )
+    return found, replace(_state_of(found, identity), tokens=tokens)
 
 
 def _is_of_run(checkpoint: Checkpoint, identity: str) -> bool:
@@ -170,7 +183,9 @@ def _state_of(checkpoint: Checkpoint, identity: str) -> FitState:
     stopping = Stopping.from_json(checkpoint.state.get("stopping"))
     if stopping.best_step is not None and stopping.best_step > step:
         raise ValueError(f"{STATE_FILE}: its best step {stopping.best_step} is after step {step}")
-    return FitState(step=step, identity=identity, stopping=stopping, seconds=float(seconds))
+    return FitState(
+        step=step, identity=identity, tokens=None, stopping=stopping, seconds=float(seconds)
+    )
 
 
 def load_weights(checkpoint: Path, model: nn.Module) -> None:
@@ -259,6 +274,7 @@ def _finish(
         "format": _FORMAT,
         "step": state.step,
         "identity": state.identity,
+        "tokens": state.tokens,
         "stopping": state.stopping.to_json(),
         "seconds": state.seconds,
     }

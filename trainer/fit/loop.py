@@ -58,6 +58,8 @@ class FitPlan:
         identity: the run's identity; a checkpoint with another identity raises RunExists.
         seed: seed of random numbers in the model (dropout); the source has its own seed.
         peak_flops: floating-point operations per second of one device, for MFU; None: no MFU.
+        tokens: digest of the source's tokens; None: it has no tokens. A checkpoint that was made
+            with other tokens raises BadInput.
     """
 
     source: StepSource
@@ -69,6 +71,7 @@ class FitPlan:
     identity: str
     seed: int
     peak_flops: float | None = None
+    tokens: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +122,7 @@ def fit(
         Interrupted: A rank received a signal; the state is saved.
         FitFailed: The loss or gradient is not a finite number, or a checkpoint cannot be written.
         RunExists: The folder holds the checkpoints of a run with another identity.
+        BadInput: The folder holds checkpoints that were made with other tokens.
         PeerLost: Another process of the group has ended.
     """
     with lost_ranks():
@@ -134,8 +138,10 @@ def _fit(
     at_point: CrashPoint,
 ) -> FitResult:
     folder = plan.folder / CHECKPOINTS_FOLDER
-    found = checkpoints.resume(folder, plan.identity, ranks)
-    state = FitState(step=0, identity=plan.identity, stopping=Stopping(), seconds=0.0)
+    found = checkpoints.resume(folder, plan.identity, ranks, tokens=plan.tokens)
+    state = FitState(
+        step=0, identity=plan.identity, tokens=plan.tokens, stopping=Stopping(), seconds=0.0
+    )
     if found is not None:
         state = found[1]
         checkpoints.load_weights(found[0].path, model)

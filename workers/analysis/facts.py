@@ -2,7 +2,8 @@
 
 Owns three kinds of facts: the sizes that can matter; the constants that code compares with sizes,
 or divides or folds sizes by (probes must lie on both sides of each constant); and the buffers whose
-neighbouring elements are read together. Pure; walks the tree of ``clang/nodes.py``.
+neighbouring elements are read together. ``bit_counts.py`` finds the counts of bits, also those of
+helpers. Pure; walks the tree of ``clang/nodes.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from llmperf_common.records import ArgumentKind, Signature
+from workers.analysis.bit_counts import BitCounts
 from workers.source.clang.activation import Activation
 from workers.source.clang.nodes import (
     Function,
@@ -46,7 +48,6 @@ _FOLDING = frozenset({"%", "&", "|", "^", "/", ">>"})
 _SHIFTS = frozenset({"<<", ">>"})
 _FOLDING_CALLS = frozenset({"mul_hi", "mad_hi", "rotate", "clz", "ctz", "popcount"})
 _FOLDED_BY_CALLS = 2**32
-_COUNTING_CALLS = frozenset({"clz", "ctz", "popcount"})
 _COUNTED_UP_TO = 2**30
 """Sizes up to this number are needed so that a count of a size's bits can have any value."""
 _MOST_SHIFTED = 24
@@ -88,6 +89,7 @@ class KernelFacts:
 def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -> KernelFacts:
     """Return the facts of ``kernel`` from a parsed (and preprocessed) file."""
     functions = reachable(source, kernel)
+    counts = BitCounts(source, functions)
     calls = {
         node.name for one in functions for node in walk(one.body) if node.kind is NodeKind.CALL
     }
@@ -105,8 +107,8 @@ def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -
         or any(name.startswith(_GROUP_PREFIXES) for name in calls)
         or _has_local_memory(functions, signature),
         scalars=integers,
-        thresholds=_constants(source, functions, _compared),
-        folds=_constants(source, functions, _folded),
+        thresholds=_constants(source, functions, counts, _compared),
+        folds=_constants(source, functions, counts, _folded),
         tested=_tested_constants(source, functions),
         literals=_literals(source, functions),
         flags=_flags(kernel, integers),
@@ -152,11 +154,11 @@ def _literals(source: ParsedSource, functions: Iterable[Function]) -> tuple[int,
 def _constants(
     source: ParsedSource,
     functions: Iterable[Function],
+    counts: BitCounts,
     operands_of: Callable[[Node], tuple[Node, ...]],
 ) -> tuple[int, ...]:
     found: set[int] = set()
     for function in functions:
-        counts = any(_is_count(node) for node in walk(function.body))
         # A helper's parameters are unknown here, so they may be sizes.
         values = Activation(source, function, (UNIFORM,) * len(function.parameters))
         flow = _SizeFlow(values, frozenset(one.key for one in function.parameters))
@@ -165,10 +167,11 @@ def _constants(
             if not operands:
                 continue
             others = [one for one in operands if values.value(one).constant is None]
-            if any(flow.reaches(one) for one in others):
+            # The flow does not follow what a helper stores, so a count of a helper may be of a size.
+            if any(flow.reaches(one) or counts.is_given(one) for one in others):
                 found |= {one for operand in operands for one in _constants_in(operand, values)}
                 found |= _scales_of(node, values)
-                if counts and any(_counts_bits(one, values) for one in _compared(node)):
+                if counts.any() and any(counts.decide(one, values) for one in _compared(node)):
                     found.add(_COUNTED_UP_TO)
     return tuple(sorted(one for one in found if one >= _SMALLEST_THRESHOLD))
 
@@ -206,17 +209,6 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
             break
         inner = inner.children[0] if inner.kind is NodeKind.BINARY else None
     return {scale} if scale > 1 else set()
-
-
-def _counts_bits(node: Node, values: Activation) -> bool:
-    """Whether an expression, or a variable in it, is computed by counting bits."""
-    assigned = [one.value for key in _referenced(node) for one in values.modifications(key)]
-    nodes = [one for one in [node, *assigned] if isinstance(one, Node)]
-    return any(_is_count(inner) for one in nodes for inner in walk(one))
-
-
-def _is_count(node: Node) -> bool:
-    return node.kind is NodeKind.CALL and node.name in _COUNTING_CALLS
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:

@@ -94,7 +94,7 @@ class Publisher:
         self._check_present(entries)
         result = publish(
             self._fs,
-            [*entries, *self.device_shards],
+            entries,
             plan_hash=self._plan_hash,
             epoch=ledger.epoch,
             admit=partial(self._admit, ledger, entries),
@@ -114,15 +114,16 @@ class Publisher:
         """Return the committed shards that the manifests have lost, to be published again.
 
         Raises:
+            StoreError: The file of this worker's device is gone.
             LedgerLostError: The ledger lacks shards that the manifest or ``entries`` list. It was
                 rolled back and leases finished tasks again, so publishing from it would double
                 their rows.
         """
         last = self._last if self._ledger is ledger else None
-        lost: Sequence[ShardEntry] = ()
+        lost = [one for one in self.device_shards if one not in entries and base.lacks(one.name)]
         if last is not None and not lists_all_of(base, last):
             lost = not_listed(ledger.shards(), base)  # a removed manifest had listed them
-            self._check_present(lost)
+        self._check_present(lost)
         # Last, and for all shards of the next version: from here on it does not matter what becomes
         # of the ledger. In one state it has bound each task to one of these shards.
         unknown = self._names.unknown(ledger, base, [*entries, *lost], checked=last)
@@ -134,6 +135,8 @@ class Publisher:
         return lost
 
     def _check_present(self, entries: Sequence[ShardEntry]) -> None:
+        if not entries:
+            return
         absent = absent_shards(self._fs, entries)
         devices = [entry for entry in absent if not entry.tasks]
         if devices:

@@ -139,6 +139,16 @@ class Manifest:
         dropped = (name for name in self.dropped if not name.startswith("devices/"))
         return self.replaced_names.union(dropped)
 
+    def lacks(self, name: str) -> bool:
+        """Whether this version neither lists nor has replaced a shard; builds no set of all names.
+
+        A device that a repair has dropped counts as lacking, because it may be listed again.
+        """
+        if any(name in one.names or name in one.replaced for one in self.segments):
+            return False
+        in_tail = any(entry.name == name for entry in self.tail)
+        return not in_tail and not any(name in old for _, old in self.tail_replaces)
+
     def of_table(self, table: str) -> tuple[ShardEntry, ...]:
         """The shards of one table, in the order they were published."""
         return tuple(shard for shard in self.shards if shard.table == table)

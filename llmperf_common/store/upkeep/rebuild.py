@@ -123,8 +123,8 @@ def rebuild_manifest(
         bound = {task for _, tasks in tasks_by_shard(fs, base) for task in tasks if task in claimed}
         adopted = arbitrate(candidates, bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]
-        if entries or any(name.startswith("devices/") for name in base.dropped):
-            entries += _device_entries(fs, plan_hash)
+        if entries or base.shards or any(name.startswith("devices/") for name in base.dropped):
+            entries += _device_entries(fs, base, plan_hash)
         new = base.with_shards(entries, epoch=epoch)
         stored = put_manifest(fs, new)
         if stored is not None:
@@ -174,9 +174,16 @@ def _read_candidate(fs: Filesystem, name: str, plan_hash: str) -> Candidate | No
     )
 
 
-def _device_entries(fs: Filesystem, plan_hash: str) -> list[ShardEntry]:
+def _device_entries(fs: Filesystem, base: Manifest, plan_hash: str) -> list[ShardEntry]:
+    """Return the undamaged devices of this plan that ``base`` lacks.
+
+    They are listed even if no pair is adopted: the listed samples may be of a device that only a
+    lost manifest had listed.
+    """
     entries = []
     for name in filter(is_shard_name, fs.names("devices")):
+        if not base.lacks(f"devices/{name}"):
+            continue
         data = fs.read_bytes(f"devices/{name}")
         try:
             table, footer = decode(data, f"devices/{name}")

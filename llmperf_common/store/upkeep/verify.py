@@ -19,7 +19,12 @@ from llmperf_common.notebook import html_facts, html_table
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
-from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, manifest_versions
+from llmperf_common.store.manifests.manifest import (
+    Manifest,
+    ShardEntry,
+    manifest_name,
+    manifest_versions,
+)
 from llmperf_common.store.manifests.run import RUN_FILE, RUN_LOCK, RunRecord, read_run
 from llmperf_common.store.tables.reader import conform, value_counts
 from llmperf_common.store.tables.sample_keys import IdKeys, id_keys, join_keys, repeated_ids
@@ -57,6 +62,8 @@ class VerifyReport:
         problems: what is wrong; each has its ``kind``, the file's ``name``, and ``what`` is wrong
             with it.
         notes: files that a running collector or a compaction will clean up; these are no problems.
+            If no collector runs and the run is unfinished, the first note counts the shards that no
+            manifest lists: newer manifests may have been removed.
         counts: numbers of tasks and rows.
     """
 
@@ -104,8 +111,11 @@ def verify(path: Location) -> VerifyReport:
     is_running = was_running or (run is not None and _is_collecting(fs))
     newest = max(manifest_versions(fs), default=0)
     is_unfinished = run is not None and listed.num_tasks < run.num_tasks
+    num_unlisted = len(unlisted)
     if is_running or is_unfinished or newest != listed.version:  # a later version may list them
         unlisted, notes = [], [*unlisted, *notes]
+    if num_unlisted and is_unfinished and not is_running and newest == listed.version:
+        notes.insert(0, _unlisted_of_unfinished(listed, num_unlisted))
     if run is not None and manifest is None and not chain_problems:
         problem = _without_manifest(run, is_running=is_running)
         (notes if is_running else problems).append(problem)
@@ -296,6 +306,16 @@ def _without_manifest(run: RunRecord, *, is_running: bool) -> Problem:
     else:
         what = "no manifest, so there is no dataset: run the same `llmperf collect` again"
     return Problem(kind=ProblemKind.MANIFEST, name=RUN_FILE, what=what)
+
+
+def _unlisted_of_unfinished(manifest: Manifest, num_shards: int) -> Problem:
+    """A killed run leaves a few such shards. Lost manifests leave many, and look the same."""
+    what = (
+        f"warning: {num_shards} shards are listed by no manifest: a killed collector left them, or "
+        "newer manifests were removed; the same `llmperf collect` lists what was finished"
+    )
+    name = manifest_name(manifest.version) if manifest.version else RUN_FILE
+    return Problem(kind=ProblemKind.MANIFEST, name=name, what=what)
 
 
 def _is_collecting(fs: Filesystem) -> bool:

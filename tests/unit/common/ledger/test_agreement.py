@@ -104,6 +104,21 @@ def test_a_device_of_which_only_a_lost_manifest_knew_is_missed(
     assert (found.unknown, list(found.unlisted)) == ((), [device])
 
 
+def test_a_device_of_an_ended_worker_is_missed_beside_a_listed_device(
+    fs: PosixFilesystem, ledger: Ledger
+) -> None:
+    pair = commit(fs, ledger, "a")
+    devices = [ShardEntry.of(f"devices/{one}.parquet", b"x", rows=1, tasks=0) for one in "de"]
+    for device in devices:
+        fs.put_if_absent(device.name, b"x")
+    ledger.commit(shards=devices, leases=[])
+    fs.put_if_absent("devices/never-committed.parquet", b"x")
+    listed(fs, ledger, [*pair, devices[0]])
+    ledger.mark_published([devices[1].name])
+    assert ledger.unpublished() == []
+    assert list(compare(ledger, fs).unlisted) == [devices[1]]
+
+
 def test_a_ledger_that_knows_less_is_built_anew(
     fs: PosixFilesystem, ledger_location: SqliteLocation, ledger: Ledger
 ) -> None:

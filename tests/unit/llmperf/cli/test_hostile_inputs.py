@@ -220,6 +220,22 @@ def test_a_terminal_that_takes_ascii_only() -> None:
     assert done.stdout == "\\xb5\n", done.stderr
 
 
+@pytest.mark.parametrize("num_bytes", [1, 100_000])
+def test_an_output_that_cannot_be_written(num_bytes: int) -> None:
+    """A short output stays in a buffer until the end, a long one does not."""
+    code = f"import sys; from llmperf.cli import main; main.app = lambda: sys.exit(print('x' * {num_bytes})); main.run()"
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)  # fmt: skip
+    message = "llmperf: standard output: No space left on device: the result is not printed"
+    assert (done.returncode, done.stderr.startswith(message)) == (3, True), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_wants_no_more() -> None:
+    done = subprocess.run(["bash", "-c", f"({_COMMAND[5:]}; echo $? >&2) | true"], capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.stderr in ("0\n", "1\n")
+
+
 def test_too_few_descriptors() -> None:
     code = "import os; from llmperf.cli import main; main.app = lambda: [os.open('/dev/null', 0) for _ in range(100)]; import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); main.run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -242,6 +242,41 @@ def test_a_comparison_with_a_count_of_a_sizes_bits_needs_large_sizes(body):
 
 
 @pytest.mark.parametrize(
+    ("helpers", "body"),
+    [
+        ("int bits(int x) { return popcount(x); }", "if (bits(n) > 9) a[n] = 1;"),
+        (
+            "int one(int x) { return clz(x); } int bits(int x) { int c = one(x); return c; }",
+            "int c = bits(n); if (c > 9) a[n] = 1;",
+        ),
+        ("void write(__global int *a, int c) { if (c > 9) a[c] = 1; }", "write(a, popcount(n));"),
+        (
+            "void last(__global int *a, int c) { a[c > 9 ? c : 0] = 1; }"
+            "void write(__global int *a, int c) { last(a, c); }",
+            "int c = clz(n); write(a, c);",
+        ),
+        (
+            "void bits(int x, int *c) { *c = popcount(x); }",
+            "int c; bits(n, &c); if (c > 9) a[n] = 1;",
+        ),
+        ("int bits(int x) { return __builtin_popcount(x); }", "if (bits(n) > 9) a[n] = 1;"),
+    ],
+)
+def test_a_count_of_a_sizes_bits_is_followed_through_helpers(helpers, body):
+    facts = facts_of(f"{helpers} __kernel void k(__global int *a, int n) {{ {body} }}")
+    assert 2**30 in facts.thresholds
+
+
+def test_a_helpers_count_that_nothing_is_compared_with_is_harmless():
+    facts = facts_of(
+        """int bits(int x) { return popcount(x); }
+        __kernel void k(__global int *a, int n) {
+            int i = get_global_id(0); if (i < n) a[i] = bits(i); }"""
+    )
+    assert facts.thresholds == ()
+
+
+@pytest.mark.parametrize(
     ("body", "folds"),
     [
         ("a[i / 256] = 1;", {256}),

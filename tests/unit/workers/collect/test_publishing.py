@@ -14,7 +14,7 @@ from llmperf_common.ledger.checked_names import CheckedNames
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import LedgerLostError, TaskCounts
 from llmperf_common.ledger.sqlite import SqliteLedger
-from llmperf_common.store.files.filesystem import PosixFilesystem
+from llmperf_common.store.files.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.manifests.manifest import (
     Manifest,
     ShardEntry,
@@ -351,5 +351,9 @@ def test_a_worker_lists_its_device_again_if_the_manifests_lost_only_that(tmp_pat
     clock.run(1.0, publisher, ledger=ledger)
     assert other.name not in made[-1].shard_names  # this worker has committed no samples
     publisher.device_shards = [other]
+    with pytest.raises(StoreError, match=r"devices/b\.parquet is gone"):
+        publisher.publish_all(ledger)
+    assert latest_manifest(fs) == made[-1], "a manifest lists only files that exist"
+    fs.put_if_absent(other.name, b"x")
     publisher.publish_all(ledger)
     assert {one.name, other.name} <= made[-1].shard_names

@@ -216,3 +216,12 @@ def test_a_rebuild_of_an_older_epoch_does_not_lower_it(fs):
     assert rebuild_manifest(fs, plan_hash=PLAN_HASH, epoch=4) == StaleEpoch(5)
     with pytest.raises(StoreError, match="another plan"):
         rebuild_manifest(fs, plan_hash="q", epoch=6)
+
+
+def test_a_device_that_only_a_lost_manifest_listed_is_listed_beside_its_samples(fs):
+    """No pair is adopted, because all samples are listed."""
+    device = write_shard(fs, encode_device(make_device(), plan_hash=PLAN_HASH))
+    publish_entries(fs, write_pair(fs, "a", [result(0)]))
+    assert device.name in rebuilt(fs, epoch=2).shard_names
+    (fs.root / device.name).unlink()
+    assert device.name in rebuilt(fs, epoch=3).shard_names, "a listed device is not read again"

@@ -297,6 +297,21 @@ def test_orphans_are_problems_unless_a_collector_runs(path):
     assert len(report.notes) == 3
 
 
+def test_removed_manifests_of_an_unfinished_run_leave_a_warning(tmp_path):
+    make_dataset(tmp_path, kernels=3, num_planned_tasks=8)
+    assert verify(tmp_path).notes == ()
+    fs = PosixFilesystem(tmp_path)
+    write_pair(fs, "later", [make_result(make_kernel(9), [good_outcome(0, 0)])])
+    report = verify(tmp_path)
+    assert report.clean, "a killed run leaves such shards, too"
+    warning, *others = report.notes
+    assert "warning: 2 shards are listed by no manifest" in warning.what
+    assert warning.name == manifest_name(report.version)
+    assert {note.name for note in others} == {"kernels/later.parquet", "samples/later.parquet"}
+    with fs.lock(RUN_LOCK, exclusive=False, wait=False):
+        assert len(verify(tmp_path).notes) == 2, "the collector will list them"
+
+
 def test_compacted_shards_left_for_readers_are_notes(tmp_path):
     make_dataset(tmp_path, kernels=1)
     fs = PosixFilesystem(tmp_path)
