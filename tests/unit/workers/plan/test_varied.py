@@ -95,6 +95,21 @@ def test_the_simple_strategy_stays_as_it_is() -> None:
         assert all(argument.contents is None for argument in one.args)
 
 
+def test_inputs_chosen_for_a_kernel_without_forms_are_planned() -> None:
+    """They were tried in buffers of the simple rule's sizes, so these are planned."""
+    without = replace(analysis(CHOSEN), extents=(extent(0, None), extent(1, None)))
+    configs = planned(without, number=20, plain_share=0.0)
+    assert {one.strategies for one in configs} == {(Strategy.MEMORY_ANALYSIS,)}
+    for one in configs:
+        assert one.args[2].value == 1
+        assert [one.args[position].elements for position in (0, 1)] == 2 * [one.global_size[0]]
+    for other in (FREE, None):
+        usual = planned(replace(without, inputs=other), number=20)
+        assert {one.strategies for one in usual} == {(Strategy.SIMPLE,)}
+    failed = planned(replace(without, failure="a probe crashed"), number=20)
+    assert {one.strategies for one in failed} == {(Strategy.SIMPLE,)}
+
+
 def test_siblings_devices_and_predictions_do_not_differ_in_it() -> None:
     found = analysis(CHOSEN)
     by_size: dict[tuple[int, ...], set[object]] = {}
