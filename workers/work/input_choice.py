@@ -29,12 +29,16 @@ from workers.device.interface import Prober
 from workers.plan.launch_plan import seed_of
 from workers.plan.ndranges import Shape
 from workers.plan.strategies.rules import trial_rule
-from workers.plan.strategies.scalars import integer_scalars
+from workers.plan.strategies.scalars import (
+    integer_scalars,
+    is_float_scalar,
+    scalar_arguments,
+)
 from workers.plan.strategies.varied import SIGNED
 from workers.work.counting import count_kernel
 from workers.work.opencl_virtual import OpenclVirtualDevice
 
-MOST_TRIED = 16
+MOST_TRIED = 32
 """Maximum candidates tried for a kernel. A trial takes milliseconds once the copy is built."""
 ENOUGH_SHARE = 0.4
 """Share of active work-items that is good enough: no further candidate is tried."""
@@ -203,6 +207,9 @@ class _Trials:
 
 def _candidates(signature: Signature, usual: InputChoice) -> Iterator[InputChoice]:
     scalars = [one.position for one in integer_scalars(signature)]
+    floats = [one.position for one in scalar_arguments(signature) if is_float_scalar(one)]
+    if usual.floats_free:
+        floats = []  # they are no sizes
     yield replace(usual, contents=_FLAGS)
     yield replace(usual, contents=SIGNED)
     for value in (ScalarChoice.LOW, ScalarChoice.HIGH, ScalarChoice.ZERO):
@@ -210,6 +217,14 @@ def _candidates(signature: Signature, usual: InputChoice) -> Iterator[InputChoic
             yield _with(usual, [position], value)
         yield _with(usual, scalars, value)
     yield replace(usual, contents=_STATES)
+    for role in dict.fromkeys(one.size_role for one in integer_scalars(signature)):
+        alike = [one.position for one in integer_scalars(signature) if one.size_role is role]
+        yield _with(usual, alike, ScalarChoice.LOW)
+    if floats:
+        yield _with(usual, floats, ScalarChoice.SIDE)
+    yield _with(usual, [*scalars, *floats], ScalarChoice.ROOT)
+    for value in (ScalarChoice.LOW, ScalarChoice.ZERO):
+        yield replace(_with(usual, scalars, value), contents=_FLAGS)
 
 
 def _with(usual: InputChoice, positions: Sequence[int], value: ScalarChoice) -> InputChoice:

@@ -43,6 +43,16 @@ MASKED = """__kernel void k(__global const float *mask, __global float *out, int
     if (i >= n || mask[i] != 1.0f) return;
     out[i] = i;
 }"""
+TILED = """__kernel void k(__global float *a, int pitch, int h, int w, int width, int height) {
+    int row = get_group_id(0) * width + get_local_id(0);
+    int col = get_group_id(1) * height + get_local_id(1);
+    if (row >= h || col >= w) return;
+    a[row + col * pitch] = row;
+}"""
+FLOAT_SIZES = """__kernel void k(__global float *a, float width, float height) {
+    int i = get_global_id(0);
+    if (i < (int)width * (int)height) a[i] = i;
+}"""
 GUARDED = """__kernel void k(__global const float *a, __global float *out, int n, float scale) {
     int i = get_global_id(0);
     if (i < n) out[i] = a[i] * scale;
@@ -130,6 +140,25 @@ def test_a_kernel_that_does_nothing_on_usual_inputs_gets_others(
             assert max(shares_active(source, analysis, cpu_ref, plain)) == 0
         shares = shares_active(source, analysis, cpu_ref, chosen)
         assert sum(share > 0.2 for share in shares) >= len(shares) / 2, shares
+
+
+@pytest.mark.parametrize(
+    ("source", "scalars", "has_forms"),
+    [
+        (TILED, dict.fromkeys((1, 4, 5), ScalarChoice.LOW), False),
+        (FLOAT_SIZES, dict.fromkeys((1, 2), ScalarChoice.ROOT), True),
+    ],
+    ids=["tiled", "float_sizes"],
+)
+def test_scalars_that_only_help_together_are_chosen_together(
+    cpu_ref: DeviceRef, source: str, scalars: dict[int, ScalarChoice], has_forms: bool
+) -> None:
+    analysis, inputs = analysed(source, cpu_ref)
+    assert any(one.form is not None for one in analysis.extents) is has_forms
+    assert {one.position: one.value for one in inputs.scalars} == scalars
+    config = PlanConfig(samples_per_kernel=8, plain_share=0.0)
+    shares = shares_active(source, analysis, cpu_ref, config)
+    assert min(shares) > 0.4, shares
 
 
 def test_a_share_of_work_items_is_at_most_one(

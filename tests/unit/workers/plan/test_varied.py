@@ -28,6 +28,7 @@ from tests.unit.workers.plan.test_strategies import CSR, CSR_ANALYSIS, extent, f
 from workers.config import PlanConfig
 from workers.plan.launch_plan import plan_configs
 from workers.plan.strategies.rules import completing_rule
+from workers.plan.strategies.scalars import chosen_value
 
 MANY = 300
 FLAGS = Contents(rule=ContentsRule.FLAGS, limit=2)
@@ -178,3 +179,13 @@ def test_contents_that_steer_keep_their_rule() -> None:
         rules = [argument.contents and argument.contents.rule for argument in one.args]
         assert rules[:2] == [ContentsRule.PREFIX, ContentsRule.BOUNDED]
         assert rules[2:] == [ContentsRule.FLAGS] * 3
+
+
+@pytest.mark.parametrize(("value", "expected"), [(ScalarChoice.SIDE, 100), (ScalarChoice.ROOT, 63)])
+def test_floats_that_are_sizes_follow_the_ndrange(value: ScalarChoice, expected: int) -> None:
+    number = argument(0, SCALAR, "float")
+    assert chosen_value(number, (100, 40), value) == expected
+    assert chosen_value(argument(0, SCALAR, "char"), (1000, 1000), value) == 127
+    choice = replace(FREE, floats_free=False, scalars=(ChosenScalar(position=4, value=value),))
+    for one in planned(analysis(choice), number=20, plain_share=0.0):
+        assert one.args[4].value == chosen_value(number, one.global_size, value)
