@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from llmperf_common.analysis import Analysis, ContentsRule, InputChoice, ScalarChoice
+from llmperf_common.analysis import (
+    Analysis,
+    ChosenScalar,
+    ContentsRule,
+    InputChoice,
+    ScalarChoice,
+)
 from llmperf_common.features.work import Work
 from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, Strategy
 from tests.support.reading import kernels_from_source
@@ -65,6 +71,18 @@ FAR_WHERE_BUSY = """__kernel void k(__global const float *mask, __global float *
     float x = in[i];
     if (mask[i] == 1.0f) x += in[i * 1000];
     if (mask[i] == 1.0f) out[i] = x;
+}"""
+FAR_OR_LATER = FAR_WHERE_BUSY.replace("in) {", "in, int k) {").replace(
+    "out[i] = x;", "out[i] = x; else if (i > k) out[i] = x;"
+)
+LATER_COLUMNS = """__kernel void k(
+    __global float *a, __constant float *v, uint row, uint col, uint rows, uint cols, uint stride
+) {
+    for (uint i = get_global_id(0) + col; i < cols; i += get_global_size(0)) {
+        float sum = 0;
+        for (uint j = row; j < rows; j++) sum += v[j] * a[j * stride + i];
+        for (uint j = row; j < rows; j++) a[j * stride + i] -= 2 * v[j] * sum;
+    }
 }"""
 ENDLESS_WHEN_LOW = """__kernel void k(__global float *a, int k) {
     int i = get_global_id(0);
@@ -198,6 +216,17 @@ def test_inputs_that_lead_out_of_a_validated_buffer_are_not_chosen(cpu_ref: Devi
     assert extent.validated, "else the test shows nothing"
     assert inputs.is_plain
     assert "outside their buffers" in inputs.reason
+
+
+def test_after_inputs_that_lead_out_of_a_buffer_the_next_are_chosen(cpu_ref: DeviceRef) -> None:
+    _, inputs = analysed(FAR_OR_LATER, cpu_ref)
+    assert inputs.contents is None
+    assert inputs.scalars == (ChosenScalar(position=3, value=ScalarChoice.LOW),)
+
+
+def test_long_loops_of_a_candidate_are_checked_at_small_sizes(cpu_ref: DeviceRef) -> None:
+    _, inputs = analysed(LATER_COLUMNS, cpu_ref)
+    assert inputs.scalars == (ChosenScalar(position=2, value=ScalarChoice.LOW),)
 
 
 def test_a_candidate_that_never_ends_is_not_chosen(cpu_ref: DeviceRef) -> None:
