@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-ANALYSIS_VERSION = 3
+ANALYSIS_VERSION = 4
 """Version of the analysis. Raise it when the same source gives other extents, roles or inputs than
 before. It is part of the plan hash of plans that need analysis."""
 
@@ -152,7 +152,10 @@ class IndexRole:
 
 
 class ScalarChoice(StrEnum):
-    """The value that an integer scalar gets instead of the value that its role suggests."""
+    """The value that a scalar gets instead of the usual one.
+
+    Floating-point scalars get only ``SIDE`` and ``ROOT``, where they are used as sizes.
+    """
 
     ZERO = "zero"
     LOW = "low"
@@ -160,6 +163,11 @@ class ScalarChoice(StrEnum):
     HIGH = "high"
     """The value ``HIGH_FACTOR`` times global size 0, so that ``n / 4 / get_global_size(0)`` is not
     0."""
+    SIDE = "side"
+    """Global size 0, for a size that is passed as a floating-point number."""
+    ROOT = "root"
+    """The square root of the number of work-items, rounded down, so that ``i < width * height``
+    holds for most work-items and the product does not overflow."""
 
 
 HIGH_FACTOR = 4
@@ -169,7 +177,7 @@ buffers of the strategy ``simple``."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenScalar:
-    """One integer scalar and the value chosen for it."""
+    """One scalar and the value chosen for it."""
 
     position: int
     value: ScalarChoice

@@ -17,10 +17,16 @@ FEW_SHARE = 0.1
 probably returned at a guard such as ``if (i >= n) return``."""
 _UNEVEN_SPREAD = 0.5
 _UNEVEN_PEAK = 3.0
-"""Limits of ``item_spread`` and ``warp_peak``: a launch that reaches neither is not ``few_items``,
-however few work-items store. For example, in a reduction only one of hundreds of work-items stores,
-but all do similar work before the store. The reductions in kernels/ have a spread of at most 0.35
-and a peak of at most 2.1."""
+"""Limits of ``item_spread`` and ``warp_peak``. Where few work-items store, a launch that reaches
+either is ``few_items``. In a reduction, too, only one of hundreds of work-items stores, but all do
+similar work before the store. The reductions in kernels/ have a spread of at most 0.35 and a peak
+of at most 2.1."""
+_FEW_ACCESSES = 0.5
+_FEW_OPERATIONS = 64.0
+"""Accesses to memory and operations per work-item. Where few work-items store, a launch with fewer
+of both is ``few_items``, too: at least half of its work-items touch no memory. In
+``if (get_global_id(0) == 0) a[0] += 1;`` neither spread nor peak is large, because the work of the
+one work-item is small. A search that computes a lot and rarely stores a hit has more operations."""
 
 
 class Activity(StrEnum):
@@ -29,7 +35,8 @@ class Activity(StrEnum):
     ACTIVE = "active"
     """At most half of the counted launches are ``few_items`` or ``nothing``."""
     FEW_ITEMS = "few_items"
-    """At most a tenth of the work-items store anything, and the others do far less work."""
+    """At most a tenth of the work-items store anything, and the others do far less work, or most
+    of them touch no memory."""
     NOTHING = "nothing"
     """No work-item of a counted launch stores anything. If no launch was counted: no checked output
     changed."""
@@ -39,10 +46,20 @@ def activity_of_launch(num_items: int, work: Work) -> Activity:
     """Return the activity of one counted launch with ``num_items`` work-items."""
     if work.active_items == 0:
         return Activity.NOTHING
+    if work.active_items > FEW_SHARE * num_items:
+        return Activity.ACTIVE
     is_uneven = work.item_spread >= _UNEVEN_SPREAD or work.warp_peak >= _UNEVEN_PEAK
-    if work.active_items <= FEW_SHARE * num_items and is_uneven:
-        return Activity.FEW_ITEMS
-    return Activity.ACTIVE
+    is_few = is_uneven or _most_do_nothing(num_items, work)
+    return Activity.FEW_ITEMS if is_few else Activity.ACTIVE
+
+
+def _most_do_nothing(num_items: int, work: Work) -> bool:
+    loads = work.global_loads + work.constant_loads + work.local_loads
+    stores = work.global_stores + work.local_stores
+    accesses = loads + stores + work.global_atomics + work.local_atomics
+    floats = work.fp32_ops + work.fp64_ops + work.fp16_ops + work.special_ops
+    operations = floats + work.int_ops
+    return accesses < _FEW_ACCESSES * num_items and operations < _FEW_OPERATIONS * num_items
 
 
 def activity_of_kernel(

@@ -103,7 +103,8 @@ class Judge:
             index_roles=steering.roles,
             inputs=InputChoice(floats_free=not self._paths_differ(chosen, by_float)),
         )
-        self.may_be_idle = is_data_dependent or looks_idle(seen, self._pointers)
+        has_forms = any(one.form is not None for one in extents) or bool(steering.by_target)
+        self.may_be_idle = is_data_dependent or not has_forms or looks_idle(seen, self._pointers)
         if self._probing.has_uncut_loops:
             return found
         return rehearsed(found, self._probing, self._pointers)

@@ -29,15 +29,19 @@ from workers.device.interface import Prober
 from workers.plan.launch_plan import seed_of
 from workers.plan.ndranges import Shape
 from workers.plan.strategies.rules import trial_rule
-from workers.plan.strategies.scalars import integer_scalars
+from workers.plan.strategies.scalars import (
+    integer_scalars,
+    is_float_scalar,
+    scalar_arguments,
+)
 from workers.plan.strategies.varied import SIGNED
 from workers.work.counting import count_kernel
 from workers.work.opencl_virtual import OpenclVirtualDevice
 
-MOST_TRIED = 16
+MOST_TRIED = 32
 """Maximum candidates tried for a kernel. A trial takes milliseconds once the copy is built."""
 ENOUGH_SHARE = 0.4
-"""Share of active work-items that is good enough: no further candidate is tried."""
+"""Share of active work-items that is good enough: the first such candidate is chosen."""
 CHOICE_NS = 1.75e8
 """Estimated time of all candidates together: a quarter of ``KERNEL_NS``."""
 _MUCH_MORE = 2
@@ -51,10 +55,14 @@ _FLAGS = Contents(rule=ContentsRule.FLAGS, limit=2)
 _STATES = Contents(rule=ContentsRule.FLAGS, limit=4)
 _TRIED_SIZE: dict[int, Shape] = {1: (65_536,), 2: (512, 256), 3: (64, 64, 32)}
 _CHECKED_SIZES: dict[int, tuple[Shape, ...]] = {
-    1: ((1024,), (8192,), (32_768,)),
+    1: ((256,), (512,), (1024,), (8192,), (32_768,)),
     2: ((64, 32), (96, 128), (256, 128)),
     3: ((16, 8, 8), (16, 32, 16), (64, 32, 16)),
 }
+"""The smallest first: a launch whose loops run too long ends the check of accesses."""
+_FEWEST_COMPLETE = 2
+"""Launches that must end by themselves. In a kernel whose work-items loop over rows, larger ones do
+not."""
 _LOCAL_SIZES: dict[int, tuple[Shape, ...]] = {
     1: ((64,), (32,), (16,), (1,)),
     2: ((16, 16), (8, 8), (4, 4), (1, 1)),
@@ -102,7 +110,8 @@ def choose_inputs(
         return usual
     least = max(_MUCH_MORE * shares[0], FEW_SHARE) if shares[0] else 0.0
     better = [index for index, share in enumerate(shares) if share > least]
-    better.sort(key=lambda index: (-shares[index], index))
+    # The first that are good enough, in order; then the others, the best first.
+    better.sort(key=lambda index: (-min(shares[index], ENOUGH_SHARE), index))
     if not better:
         return replace(usual, reason="no candidate makes many more work-items active")
     for index in better[:_MOST_CHECKED]:
@@ -157,7 +166,8 @@ class _Trials:
     ) -> tuple[list[float], str]:
         """Return the share of active work-items for each tried choice, or why there is none.
 
-        Stops at a choice that is good enough. A later choice that cannot be counted has share 0.
+        Stops when as many choices are good enough as are checked for accesses, because each may be
+        rejected. A later choice that cannot be counted has share 0.
         """
         size = _TRIED_SIZE[self._signature.dims]
         configs = [self.config(one, size) for one in choices]
@@ -173,7 +183,9 @@ class _Trials:
                     shares.append(0.0)
                     continue
                 shares.append(min(1.0, outcome.active_items / items))  # a sum of weights is rounded
-                if shares[-1] > (FEW_SHARE if len(shares) == 1 else ENOUGH_SHARE):
+                if len(shares) == 1 and shares[0] > FEW_SHARE:
+                    break
+                if sum(share > ENOUGH_SHARE for share in shares) == _MOST_CHECKED:
                     break
         return shares, ""
 
@@ -184,13 +196,14 @@ class _Trials:
         configs = [self.config(choice, size) for size in _CHECKED_SIZES[self._signature.dims]]
         if any(_has_row_offsets(one) for one in configs):
             return False  # probes do not sort row offsets
-        records = list(
-            planned_access_ranges(self._kernel, configs, prober, without_barriers=without_barriers)
+        records = planned_access_ranges(
+            self._kernel, configs, prober, without_barriers=without_barriers
         )
-        if len(records) < len(configs):
-            return False
-        for config, record in zip(configs, records, strict=True):
-            if record is None or record.exceeded or record.overflow:
+        num_complete = 0
+        for config, record in zip(configs, records, strict=False):  # no records of some kernels
+            if record is None or record.exceeded:
+                break
+            if record.overflow:
                 return False
             for accessed in record.access_ranges:
                 planned_bytes = (config.args[accessed.position].elements or 0) * max(
@@ -198,11 +211,15 @@ class _Trials:
                 )
                 if accessed.start_bytes < 0 or accessed.end_bytes > planned_bytes:
                     return False
-        return True
+            num_complete += 1
+        return num_complete >= _FEWEST_COMPLETE
 
 
 def _candidates(signature: Signature, usual: InputChoice) -> Iterator[InputChoice]:
     scalars = [one.position for one in integer_scalars(signature)]
+    floats = [one.position for one in scalar_arguments(signature) if is_float_scalar(one)]
+    if usual.floats_free:
+        floats = []  # they are no sizes
     yield replace(usual, contents=_FLAGS)
     yield replace(usual, contents=SIGNED)
     for value in (ScalarChoice.LOW, ScalarChoice.HIGH, ScalarChoice.ZERO):
@@ -210,6 +227,14 @@ def _candidates(signature: Signature, usual: InputChoice) -> Iterator[InputChoic
             yield _with(usual, [position], value)
         yield _with(usual, scalars, value)
     yield replace(usual, contents=_STATES)
+    for role in dict.fromkeys(one.size_role for one in integer_scalars(signature)):
+        alike = [one.position for one in integer_scalars(signature) if one.size_role is role]
+        yield _with(usual, alike, ScalarChoice.LOW)
+    if floats:
+        yield _with(usual, floats, ScalarChoice.SIDE)
+    yield _with(usual, [*scalars, *floats], ScalarChoice.ROOT)
+    for value in (ScalarChoice.LOW, ScalarChoice.ZERO):
+        yield replace(_with(usual, scalars, value), contents=_FLAGS)
 
 
 def _with(usual: InputChoice, positions: Sequence[int], value: ScalarChoice) -> InputChoice:

@@ -39,7 +39,7 @@ _MEANINGS = {
 _ACTIVITIES = {
     Activity.ACTIVE: "In most launches many work-items store something.",
     Activity.FEW_ITEMS: "In most launches at most a tenth of the work-items store anything, and "
-    "the others do far less.",
+    "the others do far less, or most touch no memory.",
     Activity.NOTHING: "No work-item stores anything, or no checked launch changed its output.",
 }
 _PARTS = ("yes", "no", "not checked")

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from llmperf_common.analysis import Analysis, ContentsRule, InputChoice, ScalarChoice
+from llmperf_common.analysis import (
+    Analysis,
+    ChosenScalar,
+    ContentsRule,
+    InputChoice,
+    ScalarChoice,
+)
 from llmperf_common.features.work import Work
 from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, Strategy
 from tests.support.reading import kernels_from_source
@@ -43,6 +49,16 @@ MASKED = """__kernel void k(__global const float *mask, __global float *out, int
     if (i >= n || mask[i] != 1.0f) return;
     out[i] = i;
 }"""
+TILED = """__kernel void k(__global float *a, int pitch, int h, int w, int width, int height) {
+    int row = get_group_id(0) * width + get_local_id(0);
+    int col = get_group_id(1) * height + get_local_id(1);
+    if (row >= h || col >= w) return;
+    a[row + col * pitch] = row;
+}"""
+FLOAT_SIZES = """__kernel void k(__global float *a, float width, float height) {
+    int i = get_global_id(0);
+    if (i < (int)width * (int)height) a[i] = i;
+}"""
 GUARDED = """__kernel void k(__global const float *a, __global float *out, int n, float scale) {
     int i = get_global_id(0);
     if (i < n) out[i] = a[i] * scale;
@@ -55,6 +71,18 @@ FAR_WHERE_BUSY = """__kernel void k(__global const float *mask, __global float *
     float x = in[i];
     if (mask[i] == 1.0f) x += in[i * 1000];
     if (mask[i] == 1.0f) out[i] = x;
+}"""
+FAR_OR_LATER = FAR_WHERE_BUSY.replace("in) {", "in, int k) {").replace(
+    "out[i] = x;", "out[i] = x; else if (i > k) out[i] = x;"
+)
+LATER_COLUMNS = """__kernel void k(
+    __global float *a, __constant float *v, uint row, uint col, uint rows, uint cols, uint stride
+) {
+    for (uint i = get_global_id(0) + col; i < cols; i += get_global_size(0)) {
+        float sum = 0;
+        for (uint j = row; j < rows; j++) sum += v[j] * a[j * stride + i];
+        for (uint j = row; j < rows; j++) a[j * stride + i] -= 2 * v[j] * sum;
+    }
 }"""
 ENDLESS_WHEN_LOW = """__kernel void k(__global float *a, int k) {
     int i = get_global_id(0);
@@ -132,6 +160,25 @@ def test_a_kernel_that_does_nothing_on_usual_inputs_gets_others(
         assert sum(share > 0.2 for share in shares) >= len(shares) / 2, shares
 
 
+@pytest.mark.parametrize(
+    ("source", "scalars", "has_forms"),
+    [
+        (TILED, dict.fromkeys((1, 4, 5), ScalarChoice.LOW), False),
+        (FLOAT_SIZES, dict.fromkeys((1, 2), ScalarChoice.ROOT), True),
+    ],
+    ids=["tiled", "float_sizes"],
+)
+def test_scalars_that_only_help_together_are_chosen_together(
+    cpu_ref: DeviceRef, source: str, scalars: dict[int, ScalarChoice], has_forms: bool
+) -> None:
+    analysis, inputs = analysed(source, cpu_ref)
+    assert any(one.form is not None for one in analysis.extents) is has_forms
+    assert {one.position: one.value for one in inputs.scalars} == scalars
+    config = PlanConfig(samples_per_kernel=8, plain_share=0.0)
+    shares = shares_active(source, analysis, cpu_ref, config)
+    assert min(shares) > 0.4, shares
+
+
 def test_a_share_of_work_items_is_at_most_one(
     cpu_ref: DeviceRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +216,17 @@ def test_inputs_that_lead_out_of_a_validated_buffer_are_not_chosen(cpu_ref: Devi
     assert extent.validated, "else the test shows nothing"
     assert inputs.is_plain
     assert "outside their buffers" in inputs.reason
+
+
+def test_after_inputs_that_lead_out_of_a_buffer_the_next_are_chosen(cpu_ref: DeviceRef) -> None:
+    _, inputs = analysed(FAR_OR_LATER, cpu_ref)
+    assert inputs.contents is None
+    assert inputs.scalars == (ChosenScalar(position=3, value=ScalarChoice.LOW),)
+
+
+def test_long_loops_of_a_candidate_are_checked_at_small_sizes(cpu_ref: DeviceRef) -> None:
+    _, inputs = analysed(LATER_COLUMNS, cpu_ref)
+    assert inputs.scalars == (ChosenScalar(position=2, value=ScalarChoice.LOW),)
 
 
 def test_a_candidate_that_never_ends_is_not_chosen(cpu_ref: DeviceRef) -> None:

@@ -7,7 +7,7 @@ the configs, under its own label. So a kernel whose analysis failed has configs,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from llmperf_common.analysis import Analysis, InputChoice
@@ -215,12 +215,16 @@ def completing_rule(
 
 
 def trial_rule(signature: Signature, analysis: Analysis, choice: InputChoice) -> InputRule | None:
-    """Return the memory-analysis rule with one choice of inputs at every global size.
+    """Return the rule of ``rules_for`` with one choice of inputs at every global size.
 
-    The rule depends on no device. The result is None if the analysis does not suffice for the rule.
+    It is the memory-analysis rule, or the simple rule for the usual inputs of a kernel without
+    forms. The rule depends on no device. The result is None if the analysis failed.
     """
-    if _possible(signature, Strategy.MEMORY_ANALYSIS, analysis) is Strategy.SIMPLE:
+    if analysis.failure:
         return None
+    analysis = replace(analysis, inputs=choice)
+    if _possible(signature, Strategy.MEMORY_ANALYSIS, analysis) is Strategy.SIMPLE:
+        return SimpleRule(signature=signature, allows=analysis.allows)
     return MemoryAnalysisRule(
         buffers=AnalysedBuffers(
             signature=signature, analysis=analysis, max_launch_bytes=_TRIAL_BYTES
@@ -237,16 +241,21 @@ def needs_analysis(strategies: Sequence[Strategy]) -> bool:
 
 def _possible(signature: Signature, wanted: Strategy, analysis: Analysis | None) -> Strategy:
     """Return ``wanted``, or the next simpler strategy for which the analysis suffices."""
-    if wanted is Strategy.SIMPLE or analysis is None or not _has_forms(signature, analysis):
+    if wanted is Strategy.SIMPLE or analysis is None or analysis.failure:
+        return Strategy.SIMPLE
+    if not _has_forms(signature, analysis) and not _has_chosen_inputs(analysis):
         return Strategy.SIMPLE
     if wanted is Strategy.DECOUPLED and not _can_decouple(signature, analysis):
         return Strategy.MEMORY_ANALYSIS
     return wanted
 
 
+def _has_chosen_inputs(analysis: Analysis) -> bool:
+    """Return whether inputs were chosen. They were tried in buffers of the simple rule's sizes."""
+    return analysis.inputs is not None and not analysis.inputs.is_plain
+
+
 def _has_forms(signature: Signature, analysis: Analysis) -> bool:
-    if analysis.failure:
-        return False
     pointers = [one.position for one in signature.arguments if one.kind.is_buffer]
     known = _known_positions(analysis)
     return not pointers or any(position in known for position in pointers)

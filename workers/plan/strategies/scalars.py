@@ -12,6 +12,7 @@ import math
 from llmperf_common.analysis import HIGH_FACTOR, ScalarChoice
 from llmperf_common.launch import integer_range, is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, Signature, SizeRole
+from workers.plan.inputs import clamp_scalar
 from workers.plan.ndranges import Shape, log_uniform
 
 LOOP_LIMITS = (1024, 128, 16, 1)
@@ -123,10 +124,17 @@ def signed_float(value: float, at: float) -> float:
 
 
 def chosen_value(argument: Argument, global_size: Shape, choice: ScalarChoice) -> Number:
-    """Return the chosen value of an integer scalar, used in place of its role's value."""
-    if choice is ScalarChoice.HIGH:
-        return _fitting(argument, HIGH_FACTOR * global_size[0])
-    return _fitting(argument, 1 if choice is ScalarChoice.LOW else 0)
+    """Return the chosen value of a scalar, used in place of the usual value."""
+    value = {
+        ScalarChoice.ZERO: 0,
+        ScalarChoice.LOW: 1,
+        ScalarChoice.HIGH: HIGH_FACTOR * global_size[0],
+        ScalarChoice.SIDE: global_size[0],
+        ScalarChoice.ROOT: math.isqrt(math.prod(global_size)),
+    }[choice]
+    if is_float_scalar(argument):
+        return clamp_scalar(argument.scalar_type, value)
+    return _fitting(argument, value)
 
 
 def is_float_scalar(argument: Argument) -> bool:

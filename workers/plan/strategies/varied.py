@@ -20,7 +20,6 @@ from workers.plan.strategies.scalars import (
     Number,
     chosen_value,
     drawn_float,
-    integer_scalars,
     is_float_scalar,
     scalar_arguments,
     signed_float,
@@ -62,9 +61,9 @@ class ChosenInputs:
     choice: InputChoice
 
     def at(self, global_size: Shape) -> Variation:
-        """Return the chosen values; a ``HIGH`` scalar grows with the global size."""
+        """Return the chosen values; some of them grow with the global size."""
         wanted = [
-            (one, self.choice.of_scalar(one.position)) for one in integer_scalars(self.signature)
+            (one, self.choice.of_scalar(one.position)) for one in scalar_arguments(self.signature)
         ]
         scalars = {
             one.position: chosen_value(one, global_size, value)

@@ -32,10 +32,17 @@ from tests.support.factories.dataset_factory import (
 from tests.unit.common.store.upkeep.test_work_columns import WORK
 
 NUM_ITEMS = 64
+ACCESSES = (
+    "global_loads", "global_stores", "global_atomics", "constant_loads",
+    "local_loads", "local_atomics",
+)  # fmt: skip
 
 
-def work(active: float, *, spread: float = 0.1, peak: float = 1.0) -> Work:
-    return replace(WORK, active_items=active, item_spread=spread, warp_peak=peak)
+def work(
+    active: float, *, spread: float = 0.1, peak: float = 1.0, accesses: float = 64.0, ops: float = 9
+) -> Work:
+    busy = replace(WORK, active_items=active, item_spread=spread, warp_peak=peak, int_ops=ops)
+    return replace(busy, **dict.fromkeys(ACCESSES, 0.0), local_stores=accesses)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,10 @@ def work(active: float, *, spread: float = 0.1, peak: float = 1.0) -> Work:
         (work(64.0), Activity.ACTIVE),
         (work(6.0, spread=3.0), Activity.FEW_ITEMS),
         (work(6.0, peak=9.0), Activity.FEW_ITEMS),
+        (work(6.0, accesses=31.0), Activity.FEW_ITEMS),  # most return before they touch memory
+        (work(6.0, accesses=0.0, ops=64_000.0), Activity.ACTIVE),  # a search that rarely finds
         (work(7.0, spread=3.0), Activity.ACTIVE),
+        (work(7.0, accesses=7.0), Activity.ACTIVE),
         (work(1.0, spread=0.35, peak=2.1), Activity.ACTIVE),  # a reduction: all work, one stores
     ],
 )

@@ -28,6 +28,7 @@ from tests.unit.workers.plan.test_strategies import CSR, CSR_ANALYSIS, extent, f
 from workers.config import PlanConfig
 from workers.plan.launch_plan import plan_configs
 from workers.plan.strategies.rules import completing_rule
+from workers.plan.strategies.scalars import chosen_value
 
 MANY = 300
 FLAGS = Contents(rule=ContentsRule.FLAGS, limit=2)
@@ -93,6 +94,21 @@ def test_the_simple_strategy_stays_as_it_is() -> None:
     for one in planned(analysis(CHOSEN), strategies=(Strategy.SIMPLE,)):
         assert (one.args[2].value, one.args[4].value) == (one.global_size[0], 1.0)
         assert all(argument.contents is None for argument in one.args)
+
+
+def test_inputs_chosen_for_a_kernel_without_forms_are_planned() -> None:
+    """They were tried in buffers of the simple rule's sizes, so these are planned."""
+    without = replace(analysis(CHOSEN), extents=(extent(0, None), extent(1, None)))
+    configs = planned(without, number=20, plain_share=0.0)
+    assert {one.strategies for one in configs} == {(Strategy.MEMORY_ANALYSIS,)}
+    for one in configs:
+        assert one.args[2].value == 1
+        assert [one.args[position].elements for position in (0, 1)] == 2 * [one.global_size[0]]
+    for other in (FREE, None):
+        usual = planned(replace(without, inputs=other), number=20)
+        assert {one.strategies for one in usual} == {(Strategy.SIMPLE,)}
+    failed = planned(replace(without, failure="a probe crashed"), number=20)
+    assert {one.strategies for one in failed} == {(Strategy.SIMPLE,)}
 
 
 def test_siblings_devices_and_predictions_do_not_differ_in_it() -> None:
@@ -163,3 +179,13 @@ def test_contents_that_steer_keep_their_rule() -> None:
         rules = [argument.contents and argument.contents.rule for argument in one.args]
         assert rules[:2] == [ContentsRule.PREFIX, ContentsRule.BOUNDED]
         assert rules[2:] == [ContentsRule.FLAGS] * 3
+
+
+@pytest.mark.parametrize(("value", "expected"), [(ScalarChoice.SIDE, 100), (ScalarChoice.ROOT, 63)])
+def test_floats_that_are_sizes_follow_the_ndrange(value: ScalarChoice, expected: int) -> None:
+    number = argument(0, SCALAR, "float")
+    assert chosen_value(number, (100, 40), value) == expected
+    assert chosen_value(argument(0, SCALAR, "char"), (1000, 1000), value) == 127
+    choice = replace(FREE, floats_free=False, scalars=(ChosenScalar(position=4, value=value),))
+    for one in planned(analysis(choice), number=20, plain_share=0.0):
+        assert one.args[4].value == chosen_value(number, one.global_size, value)
