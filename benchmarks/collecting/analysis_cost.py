@@ -1,11 +1,12 @@
 """Processor time that the memory analysis of a kernel takes, the choice of inputs included.
 
 ``python -m benchmarks.collecting.analysis_cost CORPUS.parquet --kernels 300 --seed 0 --out
-FILE.csv``
+FILE.csv [--part 2/14]``
 
 Random kernels of CORPUS with a signature are analysed by one child process, as ``llmperf collect``
 does it, and the time of all child processes is read each time a kernel is finished. FILE gets this
-time for each finished kernel, in seconds.
+time for each finished kernel, in seconds. With ``--part 2/14`` every fourteenth of these kernels is
+analysed, from the second on, so that fourteen processes at once share the work.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout-s", type=float, default=60.0)
+    parser.add_argument("--part", default="1/1", help="for example 2/14")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     usable = [
@@ -42,7 +44,8 @@ def main() -> int:
         if one.failure is None and one.signature is not None
     ]
     draws = random.Random(arguments.seed)  # noqa: S311  (no secret)
-    drawn = tuple(draws.sample(usable, min(arguments.kernels, len(usable))))
+    part, num_parts = map(int, arguments.part.split("/"))
+    drawn = tuple(draws.sample(usable, min(arguments.kernels, len(usable))))[part - 1 :: num_parts]
     ref = choose("cpu")
     if isinstance(ref, NoDevice):
         sys.exit(ref.message())

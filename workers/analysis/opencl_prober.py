@@ -110,6 +110,8 @@ class _LoadedProbe:
         self._words = row_words(len(self._positions)) + SLACK_BYTES // 8
         self._buffers: dict[int, cl.Buffer] = {}
         self._filled: dict[int, object] = {}
+        self._masters: dict[int, tuple[cl.Buffer, npt.NDArray[np.uint8]]] = {}
+        """Copies of contents on the device, by the identity of the contents, which live as long."""
         for argument in self._arguments:
             self._place(argument)
 
@@ -145,6 +147,7 @@ class _LoadedProbe:
     def release(self) -> None:
         for buffer in self._buffers.values():
             buffer.release()
+        self._release_masters()
 
     def _place(self, argument: Argument) -> None:
         if argument.kind is ArgumentKind.LOCAL_BUFFER:
@@ -177,8 +180,27 @@ class _LoadedProbe:
             wanted = (launch.seed, limit, launch.spread, rule)
             if self._filled.get(argument.position) == wanted and argument.access.value == "read":
                 continue
-            cl.enqueue_copy(self._queue, buffer, data, is_blocking=True)
+            self._copy(data, buffer)
             self._filled[argument.position] = wanted
+
+    def _copy(self, data: npt.NDArray[np.uint8], buffer: cl.Buffer) -> None:
+        """Copy contents to a buffer, from a buffer: a copy from host memory costs six times as much.
+
+        The copies of contents stay until the kernel is released. Their number is limited.
+        """
+        known = self._masters.get(id(data))
+        if known is None:
+            if len(self._masters) == _MOST_CONTENTS:
+                self._release_masters()
+            flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+            known = cl.Buffer(self._context, flags, hostbuf=data), data
+            self._masters[id(data)] = known
+        cl.enqueue_copy(self._queue, buffer, known[0], byte_count=data.nbytes)
+
+    def _release_masters(self) -> None:
+        for master, _ in self._masters.values():
+            master.release()
+        self._masters.clear()
 
     def _record(self, row: npt.NDArray[np.uint64]) -> ProbeRecord:
         flags = int(row[1])

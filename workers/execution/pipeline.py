@@ -122,7 +122,9 @@ class DevicePipeline:
             num_children=self._limits.num_analysis_children,
         )
         self._slot = RunSlot(
-            start_child=lambda name: self._starter.start("workers.measure.run_child", name, ref),
+            start_child=lambda name: self._starter.start(
+                "workers.measure.run_child", name, ref, is_timing=True
+            ),
             limits=self._limits,
             timing=config.timing,
             child_per_task=quiet,

@@ -21,8 +21,10 @@ from workers.sandbox.processors import for_work_ahead
 from workers.sandbox.scratch import check_space
 
 _SEED_FOLDER = "cache-seed"
-_FEW_THREADS = {"POCL_MAX_PTHREAD_COUNT": "2", "POCL_CPU_MAX_CU_COUNT": "2"}
-"""PoCL's old and new variable. Without them each of a dozen children has a thread per processor."""
+_ONE_THREAD = {"POCL_MAX_PTHREAD_COUNT": "1", "POCL_CPU_MAX_CU_COUNT": "1"}
+"""PoCL's old and new variable. Without them each of a dozen children has a thread per processor.
+The launches of an analysis or a count are so small that waking a second thread costs a sixth of
+their processor time."""
 _NICE = 10  # niceness of children that work during the timing; the parent's niceness if higher
 
 
@@ -45,7 +47,13 @@ class ChildStarter:
             shutil.copytree(cache, seed)
 
     def start(
-        self, module: str, name: str, ref: DeviceRef, *, beside_timing: bool = False
+        self,
+        module: str,
+        name: str,
+        ref: DeviceRef,
+        *,
+        beside_timing: bool = False,
+        is_timing: bool = False,
     ) -> Child:
         """Start ``python -m module`` for the device ``ref``.
 
@@ -55,6 +63,7 @@ class ChildStarter:
             ref: the device.
             beside_timing: whether the child works while another child times; it must not slow down
                 the timing.
+            is_timing: whether the child times launches; if so, a CPU device has all its threads.
 
         Raises:
             StoreError: The scratch folder is full or gone, so the child would fail.
@@ -74,8 +83,8 @@ class ChildStarter:
         if runs_in_host(ref):
             # Its kernels may write only below this folder, and so not into those of other children.
             environment["TMPDIR"] = str(self._scratch / name)
-        if beside_timing:
-            environment = {**_FEW_THREADS, **_chosen(_FEW_THREADS), **environment}
+        if not is_timing:
+            environment = {**_ONE_THREAD, **_chosen(_ONE_THREAD), **environment}
         child = Child(module, reference, environment=environment, scratch=self._scratch / name)
         if beside_timing:
             _stand_back(child.pid)

@@ -67,3 +67,17 @@ def test_a_child_beside_the_timing_stands_back(tmp_path: Path) -> None:
         left = for_work_ahead(mine.cpu_affinity()) or mine.cpu_affinity()
         assert set(psutil.Process(behind.pid).cpu_affinity()) == set(left)
         assert psutil.Process(front.pid).cpu_affinity() == mine.cpu_affinity()
+
+
+def test_only_a_timing_child_has_all_threads_of_a_cpu_device(tmp_path: Path) -> None:
+    starter = ChildStarter(tmp_path)
+    module = "tests.support.stub_child"
+    helper = starter.start(module, "analyse", REF)
+    timing = starter.start(module, "run", REF, is_timing=True)
+    try:
+        variables = [psutil.Process(one.pid).environ() for one in (helper, timing)]
+    finally:
+        helper.kill()
+        timing.kill()
+    assert [one.get("POCL_CPU_MAX_CU_COUNT") for one in variables] == ["1", None]
+    assert [one.get("POCL_MAX_PTHREAD_COUNT") for one in variables] == ["1", None]
