@@ -22,9 +22,9 @@ class OwnStack(contextlib.ExitStack):
         super().__init__()
         self._creator_pid = os.getpid()
 
-    def __exit__(self, *details: Any) -> bool:
+    def __exit__(self, *details: Any) -> bool | None:
         """Call the callbacks; in a fork do nothing."""
         if os.getpid() != self._creator_pid:
             _LEFT_ALONE.append(self.pop_all())
             return False
-        return bool(super().__exit__(*details))
+        return super().__exit__(*details)
