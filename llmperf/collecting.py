@@ -99,17 +99,18 @@ def collect(
     values = _values(samples_per_kernel, strategies, seed, max_time, max_failures)
     settings = _settings(CollectConfig, preset, config, values, overrides)
     kernels = read_sources(_sources(corpus))
+    where = _absolute(out)
     with observers(progress) as observe:
         return collect_(
             corpus=kernels,
-            fs=open_filesystem(out),
-            events=kept_beside(out, state_folder()) / "events",
+            fs=open_filesystem(where),
+            events=kept_beside(where, state_folder()) / "events",
             kept=state_folder() / "kept",
             ref=device_ref(device, say if progress is True else None),
             config=settings,
             control=control or Control_(),
             observe=observe,
-            ledger_location_of=ledger_locations(ledger, str(out), state_folder()),
+            ledger_location_of=ledger_locations(ledger, where, state_folder()),
         )
 
 
@@ -170,7 +171,7 @@ def collect_on_cluster(
     from cluster.ledger.locations import kept_beside, ledger_locations  # noqa: PLC0415
     from llmperf.progress import cluster_observer  # noqa: PLC0415
     from llmperf_common.extras import require  # noqa: PLC0415
-    from llmperf_common.store.files.location import local_folder, open_filesystem  # noqa: PLC0415
+    from llmperf_common.store.files.location import open_filesystem  # noqa: PLC0415
     from workers.collect.device_worker import Control as Control_  # noqa: PLC0415
     from workers.corpus.read import read_sources  # noqa: PLC0415
 
@@ -182,8 +183,7 @@ def collect_on_cluster(
     from cluster.telemetry.slot_heartbeat import SlotHeartbeat  # noqa: PLC0415
     from cluster.telemetry.slot_metrics import SlotMetrics  # noqa: PLC0415
 
-    folder = local_folder(out)
-    where = str(out) if folder is None else str(folder.absolute())
+    where = _absolute(out)
     ledger_location_of = ledger_locations(
         ledger, where, state_folder()
     )  # an unusable server fails here, before the corpus is read
@@ -246,7 +246,7 @@ def device_ref(
 def state_folder() -> Path:
     """Return this user's folder for state that is not stored inside a dataset."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "llmperf"
+    return Path(base).absolute() / "llmperf"
 
 
 def parse_duration_s(text: str) -> float:
@@ -275,6 +275,14 @@ def check_memory_limit() -> None:
             "but collecting needs about 1 GiB"
         )
         raise CommandError(Exit.BAD_INPUT, f"{what}: raise or remove that limit")
+
+
+def _absolute(out: str | Path) -> str:
+    """Return a dataset's location that stays valid if a callback changes the working directory."""
+    from llmperf_common.store.files.location import local_folder  # noqa: PLC0415
+
+    folder = local_folder(out)
+    return str(out) if folder is None else str(folder.absolute())
 
 
 def _sources(corpus: SourcePath | Sequence[SourcePath]) -> list[Path]:

@@ -34,6 +34,7 @@ from llmperf_common.ledger.protocol import (
     CommitOutcome,
     Committed,
     Holder,
+    Holding,
     Lease,
     Ledger,
     LedgerAwayError,
@@ -163,6 +164,18 @@ class RedisLedger:
         """Count the tasks of a range by state."""
         done, leased = self._run("counts", tasks.start, tasks.stop)
         return TaskCounts(done=done, leased=leased, total=len(tasks))
+
+    def holdings(self, tasks: range) -> list[Holding]:
+        """Return who holds live leases of a range."""
+        answer = self._run("holdings", tasks.start, tasks.stop)
+        return [
+            Holding(
+                holder="/".join(name.decode().split("/")[:2]),
+                num_tasks=num_tasks,
+                expires_in_s=ends_us / _US,
+            )
+            for name, num_tasks, ends_us in zip(*[iter(answer)] * 3, strict=True)
+        ]
 
     def report(self, worker: str, document: str) -> None:
         """Keep a worker's heartbeat in place of its last one."""

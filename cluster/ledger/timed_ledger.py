@@ -13,6 +13,7 @@ from llmperf_common.ledger.attach import LedgerLocation
 from llmperf_common.ledger.protocol import (
     CommitOutcome,
     Holder,
+    Holding,
     Lease,
     Ledger,
     TaskCounts,
@@ -119,6 +120,10 @@ class TimedLedger:
     def counts(self, tasks: range) -> TaskCounts:
         """Count the tasks of a range by state."""
         return self._timed("counts", lambda: self._ledger.counts(tasks))
+
+    def holdings(self, tasks: range) -> list[Holding]:
+        """Return who holds live leases."""
+        return self._timed("holdings", lambda: self._ledger.holdings(tasks))
 
     def report(self, worker: str, document: str) -> None:
         """Keep a worker's heartbeat in place of its last one."""

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from llmperf_common.files.plain_files import is_own_file
 from llmperf_common.ledger.heartbeat_sql import read_reports
+from llmperf_common.ledger.lease_sql import count_tasks
 from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
 
 _TIMEOUT_S = 1.0
@@ -104,20 +105,8 @@ def _view(db: sqlite3.Connection, ranges: Sequence[range], now_s: float) -> Ledg
     (epoch,) = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
     view = LedgerView(
         epoch=int(epoch),
-        counts=tuple(_counts(db, tasks, now_s) for tasks in ranges),
+        counts=tuple(count_tasks(db, tasks, now_s) for tasks in ranges),
         workers=tuple(read_reports(db, now_s=now_s)),
     )
     db.execute("COMMIT")
     return view
-
-
-def _counts(db: sqlite3.Connection, tasks: range, now_s: float) -> TaskCounts:
-    bounds = (tasks.start, tasks.stop)
-    (done,) = db.execute(
-        "SELECT COUNT(*) FROM done WHERE task >= ? AND task < ?", bounds
-    ).fetchone()
-    (leased,) = db.execute(
-        "SELECT COUNT(*) FROM leases WHERE task >= ? AND task < ? AND expires_s > ?",
-        (*bounds, now_s),
-    ).fetchone()
-    return TaskCounts(done=done, leased=leased, total=len(tasks))

@@ -81,6 +81,21 @@ class TaskCounts:
     total: int
 
 
+LONGEST_STAY = 2
+"""No live lease ends later than so many TTLs from now. If one does, the ledger's clock has stepped
+back since, and the lease counts as expired: its holder may be dead, and a live one renews it soon.
+Two, not one, so that the small steps of a clock that is being set take no lease from its holder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """The live leases of one holder (``HOST/PID``): how many, and when the last of them ends."""
+
+    holder: str
+    num_tasks: int
+    expires_in_s: float
+
+
 SILENT_LIMIT_S = 86_400.0
 """Seconds of silence after which a worker's heartbeat may be dropped: one day."""
 
@@ -106,7 +121,10 @@ class Ledger(Protocol):
         ...
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Lease up to ``limit`` of ``tasks``: first those with expired leases or dead holders."""
+        """Lease up to ``limit`` of ``tasks``: first those with expired leases or dead holders.
+
+        A lease that ends later than ``LONGEST_STAY`` times the longest TTL has expired, too.
+        """
         ...
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
@@ -166,6 +184,10 @@ class Ledger(Protocol):
 
     def counts(self, tasks: range) -> TaskCounts:
         """Count the tasks of a range by state."""
+        ...
+
+    def holdings(self, tasks: range) -> list[Holding]:
+        """Return who holds live leases of a range, for messages; it looks at 500 at most."""
         ...
 
     def report(self, worker: str, document: str) -> None:

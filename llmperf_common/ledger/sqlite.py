@@ -13,10 +13,22 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from llmperf_common.ledger.heartbeat_sql import HEARTBEAT_TABLE, put_report, read_reports
+from llmperf_common.ledger.lease_sql import (
+    HOLDER,
+    PUBLISHER,
+    count_tasks,
+    holder_of,
+    holder_row,
+    latest_end_s,
+    note_longest_ttl,
+    note_publisher_ttl,
+    read_holdings,
+)
 from llmperf_common.ledger.protocol import (
     CommitOutcome,
     Committed,
     Holder,
+    Holding,
     Lease,
     LedgerLostError,
     Refused,
@@ -46,7 +58,6 @@ CREATE TABLE publisher (
 );
 """
 _SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
-_HOLDER = "host, boot_id, pid, start_ticks"
 _CLAIM_SCAN = 1000
 
 
@@ -134,6 +145,7 @@ class SqliteLedger:
             now_s = self._clock_s()
             found = self._free_leased(tasks, limit, now_s)
             found += self._next_in_plan(tasks, limit - len(found))
+            note_longest_ttl(self._db, ttl_s)
             return [self._grant(task, holder, now_s + ttl_s) for task in found]
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
@@ -216,29 +228,28 @@ class SqliteLedger:
         """Return whether ``holder`` is the publisher for the next ``ttl_s``."""
         with self._transaction():
             now_s = self._clock_s()
-            row = self._db.execute(f"SELECT expires_s, {_HOLDER} FROM publisher").fetchone()  # noqa: S608
+            row = self._db.execute(f"SELECT expires_s, {HOLDER} FROM publisher").fetchone()  # noqa: S608
             if row is not None:
-                current = _holder(row[1:])
-                if current != holder and row[0] > now_s and self._is_alive(current):
+                current = holder_of(row[1:])
+                is_live = now_s < row[0] <= latest_end_s(self._db, now_s, of=PUBLISHER)
+                if current != holder and is_live and self._is_alive(current):
                     return False
+            note_publisher_ttl(self._db, ttl_s)
             self._db.execute(
                 "INSERT OR REPLACE INTO publisher VALUES (0, ?, ?, ?, ?, ?)",
-                (now_s + ttl_s, *_holder_row(holder)),
+                (now_s + ttl_s, *holder_row(holder)),
             )
             return True
 
     def counts(self, tasks: range) -> TaskCounts:
         """Count the tasks of a range by state."""
         with self._transaction():
-            bounds = (tasks.start, tasks.stop)
-            done = self._db.execute(
-                "SELECT COUNT(*) FROM done WHERE task >= ? AND task < ?", bounds
-            ).fetchone()[0]
-            leased = self._db.execute(
-                "SELECT COUNT(*) FROM leases WHERE task >= ? AND task < ? AND expires_s > ?",
-                (*bounds, self._clock_s()),
-            ).fetchone()[0]
-        return TaskCounts(done=done, leased=leased, total=len(tasks))
+            return count_tasks(self._db, tasks, self._clock_s())
+
+    def holdings(self, tasks: range) -> list[Holding]:
+        """Return who holds live leases of a range."""
+        with self._transaction():
+            return read_holdings(self._db, tasks, self._clock_s())
 
     def report(self, worker: str, document: str) -> None:
         """Keep a worker's heartbeat in place of its last one.
@@ -316,20 +327,20 @@ class SqliteLedger:
         """Return tasks of the range whose lease ran out or whose holder is dead."""
         bounds = (tasks.start, tasks.stop)
         holders = self._db.execute(
-            f"SELECT DISTINCT {_HOLDER} FROM leases WHERE task >= ? AND task < ?",  # noqa: S608
+            f"SELECT DISTINCT {HOLDER} FROM leases WHERE task >= ? AND task < ?",  # noqa: S608
             bounds,
         ).fetchall()
         for row in holders:
-            if not self._is_alive(_holder(row)):
+            if not self._is_alive(holder_of(row)):
                 self._db.execute(
                     "UPDATE leases SET expires_s = -1 "
                     "WHERE host = ? AND boot_id = ? AND pid = ? AND start_ticks = ?",
                     row,
                 )
         rows = self._db.execute(
-            "SELECT task FROM leases WHERE task >= ? AND task < ? AND expires_s <= ? "
-            "ORDER BY task LIMIT ?",
-            (*bounds, now_s, limit),
+            "SELECT task FROM leases WHERE task >= ? AND task < ? "
+            "AND (expires_s <= ? OR expires_s > ?) ORDER BY task LIMIT ?",
+            (*bounds, now_s, latest_end_s(self._db, now_s), limit),
         ).fetchall()
         return [task for (task,) in rows]
 
@@ -368,7 +379,7 @@ class SqliteLedger:
         ).fetchone()
         self._db.execute(
             "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (task, token, expires_s, *_holder_row(holder)),
+            (task, token, expires_s, *holder_row(holder)),
         )
         return Lease(task=task, epoch=self._epoch, token=token, attempt=attempt)
 
@@ -387,14 +398,3 @@ class SqliteLedger:
 
 def _shard_row(entry: ShardEntry) -> tuple[str, int, int, str, int]:
     return (entry.name, entry.rows, entry.bytes, entry.sha256, entry.tasks)
-
-
-def _holder(row: Sequence[object]) -> Holder:
-    host, boot_id, pid, start_ticks = row
-    return Holder(
-        host=str(host), boot_id=str(boot_id), pid=int(str(pid)), start_ticks=int(str(start_ticks))
-    )
-
-
-def _holder_row(holder: Holder) -> tuple[str, str, int, int]:
-    return (holder.host, holder.boot_id, holder.pid, holder.start_ticks)

@@ -14,6 +14,7 @@ from llmperf_common.ledger.protocol import (
     CommitOutcome,
     Committed,
     Holder,
+    Holding,
     Lease,
     Ledger,
     LedgerAwayError,
@@ -185,6 +186,10 @@ class WatchedLedger:
     def counts(self, tasks: range) -> TaskCounts:
         """Count tasks by state."""
         return self._asked("count", lambda: self._ledger.counts(tasks))
+
+    def holdings(self, tasks: range) -> list[Holding]:
+        """Return who holds live leases, for a message: no point of the schedule."""
+        return self._ledger.holdings(tasks)
 
     def report(self, worker: str, document: str) -> None:
         """Put a worker's heartbeat in the place of its last one: no point of the schedule, nothing depends on it."""

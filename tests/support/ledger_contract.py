@@ -290,6 +290,59 @@ class LedgerContract:
         elected = ledger.elect_publisher(holder=harness.holder(2), ttl_s=TTL_S)
         assert elected == harness.sees_deaths
 
+    def test_a_clock_that_steps_back_leaves_no_lease_for_hours(self, harness: Harness) -> None:
+        """The clock was two hours ahead, a collector died, the clock was set right."""
+        ledger = harness.open()
+        harness.pass_time(7200)
+        claim(ledger, harness.holder(1), 4)
+        assert ledger.elect_publisher(holder=harness.holder(1), ttl_s=10)
+        harness.pass_time(-7200)
+        assert ledger.counts(TASKS) == TaskCounts(done=0, leased=0, total=6)
+        assert ledger.holdings(TASKS) == []
+        assert ledger.elect_publisher(holder=harness.holder(2), ttl_s=10)
+        leases = claim(ledger, harness.holder(2), 6)
+        assert tasks_of(leases) == list(TASKS)
+        assert [lease.attempt for lease in leases] == [2, 2, 2, 2, 1, 1]
+        assert claim(ledger, harness.holder(3), 6) == []
+        assert not ledger.elect_publisher(holder=harness.holder(3), ttl_s=10)
+
+    def test_a_live_holder_keeps_its_leases_when_the_clock_steps_back(
+        self, harness: Harness
+    ) -> None:
+        ledger = harness.open()
+        harness.pass_time(7200)
+        leases = claim(ledger, harness.holder(1), 6)
+        harness.pass_time(-7200)
+        assert ledger.renew(leases, ttl_s=TTL_S) == leases
+        assert claim(ledger, harness.holder(2), 6) == []
+        harness.pass_time(-TTL_S / 2)
+        assert claim(ledger, harness.holder(2), 6) == [], "a small step changes nothing"
+
+    def test_a_short_ttl_takes_nothing_from_a_long_one(self, harness: Harness) -> None:
+        """The config of a run does not fix the TTL: its collectors may have different ones."""
+        ledger = harness.open()
+        ledger.claim(holder=harness.holder(1), tasks=TASKS, limit=4, ttl_s=3600)
+        assert ledger.elect_publisher(holder=harness.holder(1), ttl_s=600)
+        assert tasks_of(claim(ledger, harness.holder(2), 6)) == [4, 5]
+        assert not ledger.elect_publisher(holder=harness.holder(2), ttl_s=3)
+        assert ledger.counts(TASKS).leased == 6
+
+    def test_holdings_name_each_holder_and_its_time(self, harness: Harness) -> None:
+        ledger = harness.open()
+        claim(ledger, harness.holder(1), 2)
+        harness.pass_time(TTL_S / 2)
+        claim(ledger, harness.holder(2), 3)
+        found = ledger.holdings(TASKS)
+        assert [(one.holder, one.num_tasks) for one in found] == [
+            ("simulated/1", 2),
+            ("simulated/2", 3),
+        ]
+        left_s = [one.expires_in_s for one in found]
+        assert left_s == pytest.approx([TTL_S / 2, TTL_S], abs=2)
+        assert [one.num_tasks for one in ledger.holdings(range(1, 3))] == [1, 1]
+        harness.pass_time(TTL_S * 0.7)
+        assert [one.holder for one in ledger.holdings(TASKS)] == ["simulated/2"]
+
     def test_counts(self, harness: Harness) -> None:
         ledger = harness.open()
         assert ledger.counts(TASKS) == TaskCounts(done=0, leased=0, total=6)

@@ -1,15 +1,20 @@
 """The backoff for a ledger that could not be reached.
 
-Owns the waiting times. Each wait is twice as long as the one before, so that a thousand workers do
+Owns the waiting times and the warnings. Each wait is twice as long as the one before, so that a thousand workers do
 not all call a server at once when it answers again.
 """
 
 from __future__ import annotations
 
+import logging
+
+from llmperf_common.ledger.protocol import LedgerAwayError
+
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 15.0
 _MOST_DOUBLINGS = 10
 """Doublings after which the wait grows no more; without a limit, 2.0**1024 would overflow."""
+_logger = logging.getLogger(__name__)
 
 
 class Backoff:
@@ -40,6 +45,12 @@ class Backoff:
         self._num_failures += 1
         self._until_s = now_s + wait_s
         return wait_s
+
+    def note(self, error: LedgerAwayError, *, now_s: float, limit_s: float) -> None:
+        """Note one more failure in a warning; raise it if the outage is longer than ``limit_s``."""
+        if self.outage_s(now_s=now_s) > limit_s:
+            raise error
+        _logger.warning("%s; asking again in %g s", error, self.failed(now_s=now_s))
 
     def succeeded(self) -> None:
         """Note that the ledger answered."""

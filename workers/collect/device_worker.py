@@ -48,6 +48,7 @@ from workers.execution.pipeline import DevicePipeline
 from workers.measure.launch_processor import LaunchProcessor
 from workers.plan.plan import Plan
 from workers.plan.task_index import TaskIndex
+from workers.sandbox.own_stack import OwnStack
 from workers.sandbox.run_children import DeviceLostError
 from workers.sandbox.scratch import scratch_folder
 
@@ -107,7 +108,7 @@ class DeviceWorker:
         self._config = config
         self._holder = this_process()
         self._started_s = time.monotonic()
-        self._stack = contextlib.ExitStack()
+        self._stack = OwnStack()
         self._logs = logs or self._stack.enter_context(logging_taken())
         scratch = self._stack.enter_context(scratch_folder(self._holder))
         self._claim = self._stack.enter_context(
@@ -195,7 +196,7 @@ class DeviceWorker:
         """
         assert self._found is not None, "open() comes first"
         run = pin_run(fs, plan)
-        with contextlib.ExitStack() as stack:
+        with OwnStack() as stack:
             with beside_others(fs):
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
                 start = _run_start(fs, plan, device, skipped, counts_rows=counts_rows)

@@ -7,7 +7,6 @@ arguments, so the simulator drives this very code through crashes.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -32,11 +31,10 @@ from workers.collect.loop_interfaces import EndReason, Heartbeat, LoopObserver, 
 from workers.collect.losses import Losses
 from workers.collect.outbox import Outbox
 from workers.collect.publishing import Publisher
+from workers.collect.waiting import WaitingNote
 from workers.config import LedgerConfig, StoreConfig
 from workers.execution.doubtful_builds import DoubtfulBuilds
 from workers.execution.executor import FinishedTask, TaskExecutor
-
-_logger = logging.getLogger(__name__)
 
 _BACKOFF_POLL_S = 0.1
 _CLAIM_SHARE = 8
@@ -125,6 +123,7 @@ class CollectLoop:
         self._renewed_s = clock_s()
         self._claim_after_s = 0.0
         self._fair_share = FairShare(clock_s)
+        self._waiting = WaitingNote(clock_s, ttl_s=ledger_config.lease_ttl_s)
         self._stop: EndReason | None = None
         self._is_aborted = False
         self._all_done = False
@@ -268,10 +267,7 @@ class CollectLoop:
         self._all_done = False
 
     def _note_outage(self, error: LedgerAwayError) -> None:
-        now_s = self._clock_s()
-        if self._backoff.outage_s(now_s=now_s) > self._lease.away_limit_s:
-            raise error
-        _logger.warning("%s; asking again in %g s", error, self._backoff.failed(now_s=now_s))
+        self._backoff.note(error, now_s=self._clock_s(), limit_s=self._lease.away_limit_s)
 
     def _await_ledger(self) -> None:
         while self._backoff.is_waiting(now_s=self._clock_s()):
@@ -357,6 +353,8 @@ class CollectLoop:
         if len(leases) < wanted:
             self._claim_after_s = now_s + _IDLE_CLAIM_INTERVAL_S
             self._count()
+        is_waiting = not self._held() and not self._all_done
+        self._waiting.update(self._ledger, self._tasks, is_waiting=is_waiting)
 
     def _count(self) -> None:
         began_s = self._clock_s()

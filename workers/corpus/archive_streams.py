@@ -1,13 +1,16 @@
 """Streams that stop a compressed file from unpacking without end.
 
-Owns the limits of decompression: total bytes, ratio, length of a tar header, memory of the xz
-decoder. ``corpus/archives.py`` decides which files are read.
+Owns the decoders of gzip, bzip2 and xz and the limits of decompression: total bytes, ratio, number
+of small streams, length of a tar header, memory of the xz decoder. ``corpus/archives.py`` decides which files are read.
 """
 
 from __future__ import annotations
 
+import bz2
 import io
 import lzma
+import zlib
+from collections.abc import Callable
 from typing import IO, Any, Protocol
 
 MAX_UNPACKED_BYTES = 4 * 2**30
@@ -20,6 +23,11 @@ MAX_HEADER_BYTES = 2**20
 """Bytes of the names and extended headers of one tar member; the reader holds them in memory."""
 MAX_XZ_MEMORY_BYTES = 256 * 2**20
 """Bytes of memory for one xz decoder. `xz -9` needs 65 MiB; a header may ask for 4 GiB."""
+SMALL_STREAM_BYTES = 512
+"""Unpacked bytes below which a compressed stream is small. A tar header has as many."""
+MAX_SMALL_STREAMS = 10_000
+"""Number of small streams. Each takes about 10 us and 14 bytes or more of the file, so 40 MB could
+take 20 s. Programs write one or two; bgzip ends a file with an empty one."""
 _READ_BYTES = 1 << 16
 
 
@@ -112,13 +120,82 @@ class TarBytes(BoundedStream):
         return piece
 
 
-class XzStream(io.RawIOBase):
-    """A readable xz file whose decoder takes at most ``MAX_XZ_MEMORY_BYTES`` of memory."""
+class _Decoder(Protocol):
+    """Unpacks one stream (``gzip`` calls it a member), as the decoders of bz2 and lzma do."""
 
-    def __init__(self, inner: IO[bytes]) -> None:
+    @property
+    def eof(self) -> bool:
+        """Whether the stream has ended."""
+        ...
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether nothing more can be unpacked without further input."""
+        ...
+
+    @property
+    def unused_data(self) -> bytes:
+        """The input after the end of the stream."""
+        ...
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """Unpack at most ``max_length`` bytes; keep the input that was not used."""
+        ...
+
+
+class _GzipDecoder:
+    """zlib's decoder of one gzip member, with the interface of ``_Decoder``."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        self._was_full = False
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._was_full and not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        found = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+        self._was_full = len(found) == max_length  # zlib may hold more
+        return found
+
+
+def _xz_decoder() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY_BYTES)
+
+
+class PackedStream(io.RawIOBase):
+    """A readable gzip, bzip2 or xz file; limits the number of its small streams.
+
+    Such a file may consist of several streams. The standard library reads streams of nothing one
+    after another without end, before a read returns anything.
+
+    Args:
+        inner: the file, at its beginning.
+        new_decoder: returns a decoder of one stream.
+        magic: first bytes of every stream. If it is given, other bytes after a stream are ignored,
+            as ``bzip2`` ignores them.
+    """
+
+    def __init__(
+        self, inner: IO[bytes], new_decoder: Callable[[], _Decoder], magic: bytes = b""
+    ) -> None:
         super().__init__()
         self._inner = inner
-        self._decoder = self._new_decoder()
+        self._new_decoder = new_decoder
+        self._magic = magic
+        self._decoder = new_decoder()
+        self._rest = b""
+        self._num_small = 0
+        self._stream_bytes = 0
         self._at_end = False
 
     def readable(self) -> bool:
@@ -129,25 +206,35 @@ class XzStream(io.RawIOBase):
         """Fill ``buffer`` and return the number of bytes; 0 at the end of the file.
 
         Raises:
-            EOFError: The file ends in the middle of an xz stream.
+            EOFError: The file ends in the middle of a stream.
+            StreamLimitError: The file has too many small streams.
         """
         while not self._at_end:
-            piece = b""
             if self._decoder.eof:
                 self._next_stream()
                 continue
+            piece = b""
             if self._decoder.needs_input:
-                piece = self._inner.read(_READ_BYTES)
+                piece = self._rest or self._inner.read(_READ_BYTES)
+                self._rest = b""
                 if not piece:
-                    raise EOFError("the file ends in the middle of its xz stream")
-            found = self._decoder.decompress(piece, max_length=len(buffer))
+                    raise EOFError("the file ends in the middle of its compressed stream")
+            found = self._decoder.decompress(piece, len(buffer))
             if found:
+                self._stream_bytes += len(found)
                 buffer[: len(found)] = found
                 return len(found)
         return 0
 
     def _next_stream(self) -> None:
-        # xz files may be concatenated, with zero padding between them.
+        if self._stream_bytes < SMALL_STREAM_BYTES:
+            self._num_small += 1
+            if self._num_small > MAX_SMALL_STREAMS:
+                raise StreamLimitError(
+                    f"it has more than {MAX_SMALL_STREAMS} compressed streams of less than "
+                    f"{SMALL_STREAM_BYTES} bytes"
+                )
+        # Files may be concatenated, with zero padding between them.
         rest = self._decoder.unused_data.lstrip(b"\0")
         while not rest:
             piece = self._inner.read(_READ_BYTES)
@@ -155,13 +242,26 @@ class XzStream(io.RawIOBase):
                 self._at_end = True
                 return
             rest = piece.lstrip(b"\0")
+        if not rest.startswith(self._magic[: len(rest)]):
+            self._at_end = True
+            return
+        self._rest = rest
         self._decoder = self._new_decoder()
-        self._pending(rest)
+        self._stream_bytes = 0
 
-    def _pending(self, rest: bytes) -> None:
-        # The decoder keeps this input; it decodes nothing yet.
-        self._decoder.decompress(rest, max_length=0)
 
-    @staticmethod
-    def _new_decoder() -> lzma.LZMADecompressor:
-        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY_BYTES)
+def unpacked(raw: IO[bytes]) -> Readable:
+    """Return a stream of the bytes to which a file unpacks; the file itself if it is not packed.
+
+    Args:
+        raw: the file, at its beginning.
+    """
+    magic = raw.read(6)
+    raw.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        return io.BufferedReader(PackedStream(raw, _GzipDecoder))
+    if magic.startswith(b"BZh"):
+        return io.BufferedReader(PackedStream(raw, bz2.BZ2Decompressor, magic=b"BZh"))
+    if magic.startswith(b"\xfd7zXZ\0"):
+        return io.BufferedReader(PackedStream(raw, _xz_decoder))
+    return raw

@@ -6,20 +6,16 @@ which members are read.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
 import tarfile
 from collections.abc import Iterator
 from typing import IO, Any, Self
 
 from workers.corpus.archive_files import ArchiveFiles
 from workers.corpus.archive_streams import (
-    Readable,
     StreamLimitError,
     TarBytes,
     UnpackedBytes,
-    XzStream,
+    unpacked,
 )
 from workers.corpus.files import LINK, MAX_MEMBERS
 
@@ -56,7 +52,7 @@ def read_tar(raw: IO[bytes], num_bytes: int, found: ArchiveFiles) -> None:
         DamagedHeaderError: The archive is damaged; ``tarfile`` and the decompressors raise their
             own exceptions for this, too.
     """
-    stream = TarBytes(_unpacked(raw), UnpackedBytes(num_bytes))
+    stream = TarBytes(unpacked(raw), UnpackedBytes(num_bytes))
     stream.expect_header(0)
     # "r|" reads in one pass without seeking. Every header must stay within the limit.
     with _TARFILE.open(fileobj=stream, mode="r|", tarinfo=_StrictTarInfo) as tar:
@@ -82,15 +78,3 @@ def _obstacle(member: tarfile.TarInfo) -> str:
     if member.issym() or member.islnk():
         return LINK
     return "a special file" if not member.isreg() or member.issparse() else ""
-
-
-def _unpacked(raw: IO[bytes]) -> Readable:
-    magic = raw.read(6)
-    raw.seek(0)
-    if magic.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=raw)
-    if magic.startswith(b"BZh"):
-        return bz2.BZ2File(raw)
-    if magic.startswith(b"\xfd7zXZ\0"):
-        return io.BufferedReader(XzStream(raw))
-    return raw

@@ -24,17 +24,22 @@ would remove our folders if the prefix were the same."""
 
 @contextlib.contextmanager
 def scratch_folder(holder: Holder) -> Iterator[Path]:
-    """Remove folders of dead holders, yield an empty one for ``holder``, remove it at the end."""
+    """Remove folders of dead holders, yield an empty one for ``holder``, remove it at the end.
+
+    A fork of this process that leaves the block keeps the folder, which its parent still uses.
+    """
     root = Path(tempfile.gettempdir())
     for old in root.glob(f"{_PREFIX}*"):
         if _is_left_over(old, holder):
             shutil.rmtree(old, ignore_errors=True)
     name = f"{_PREFIX}{_world(holder)}-{holder.pid}-{holder.start_ticks}-"
     folder = Path(tempfile.mkdtemp(prefix=name, dir=root))
+    creator_pid = os.getpid()
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if os.getpid() == creator_pid:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_space(folder: Path) -> None:

@@ -4,7 +4,10 @@
 local first, stop, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local expires_us, holder = now_us + ARGV[6], ARGV[7]
 
-free_expired()
+if tonumber(redis.call('HGET', meta, 'longest_ttl_us') or 0) < tonumber(ARGV[6]) then
+    redis.call('HSET', meta, 'longest_ttl_us', ARGV[6])
+end
+free_ended()
 local found = {}
 for _, task in ipairs(redis.call('ZRANGEBYSCORE', free, first, '(' .. stop, 'LIMIT', 0, limit)) do
     table.insert(found, tonumber(task))

@@ -1,5 +1,5 @@
 -- ARGV: first task, task after the last. Returns how many are done, and how many have live leases
--- (if more than 500 leases have run out, the second number also counts some of them).
+-- (if more than 500 leases have ended, the second number also counts some of them).
 -- Changes nothing, so that viewers may call it.
 local first, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
 local num_done = 0
@@ -18,7 +18,7 @@ while position < stop do
     position = position + 1
 end
 local num_held = redis.call('ZCOUNT', held, first, '(' .. stop)
-for _, task in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us, 'LIMIT', 0, 500)) do
+for _, task in ipairs(ended()) do
     local index = tonumber(task)
     if index >= first and index < stop then
         num_held = num_held - 1

@@ -1,7 +1,12 @@
 -- ARGV: holder, ttl us. Returns 1 if the holder is now the publisher, else 0.
-local current = redis.call('HMGET', publisher, 'holder', 'expires_us')
-if current[1] and current[1] ~= ARGV[3] and tonumber(current[2]) > now_us then
-    return 0
+-- An election that ends later than twice its TTL from now has ended: the clock has stepped back.
+local current = redis.call('HMGET', publisher, 'holder', 'expires_us', 'ttl_us')
+if current[1] and current[1] ~= ARGV[3] then
+    local expires_us = tonumber(current[2])
+    if expires_us > now_us and expires_us <= now_us + 2 * (current[3] or ARGV[4]) then
+        return 0
+    end
 end
-redis.call('HSET', publisher, 'holder', ARGV[3], 'expires_us', string.format('%.0f', now_us + ARGV[4]))
+local ends_us = string.format('%.0f', now_us + ARGV[4])
+redis.call('HSET', publisher, 'holder', ARGV[3], 'expires_us', ends_us, 'ttl_us', ARGV[4])
 return 1

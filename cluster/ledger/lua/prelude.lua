@@ -38,10 +38,26 @@ local function let_go(task)
     redis.call('ZADD', free, task, task)
 end
 
--- Frees leases that ran out, 500 at most: when a whole cluster's leases run out together, no single
--- call pays for all of them.
-local function free_expired()
-    for _, task in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us, 'LIMIT', 0, 500)) do
+-- Returns tasks whose leases have ended, at most 500 that ran out, and 500 that end later than twice
+-- the longest TTL from now (protocol.LONGEST_STAY): the server's clock has stepped back since they
+-- were granted. `claim` notes the longest TTL, as workers may have different ones.
+local function ended()
+    local tasks = redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us, 'LIMIT', 0, 500)
+    local longest_us = redis.call('HGET', meta, 'longest_ttl_us')
+    if longest_us then
+        local after = string.format('(%.0f', now_us + 2 * longest_us)
+        -- The score of the member that stays is +inf.
+        for _, task in ipairs(redis.call('ZRANGEBYSCORE', expiry, after, '(+inf', 'LIMIT', 0, 500)) do
+            table.insert(tasks, task)
+        end
+    end
+    return tasks
+end
+
+-- Frees leases that have ended, but not all: when a whole cluster's leases run out together, no
+-- single call pays for all of them.
+local function free_ended()
+    for _, task in ipairs(ended()) do
         let_go(task)
     end
 end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -156,6 +157,22 @@ def test_a_mistake_is_one_kind_of_error(
         llmperf.collect(**arguments)
     assert caught.value.exit_code == exit_code
     assert not (tmp_path / "d").exists()
+
+
+def test_a_callback_may_change_the_working_directory(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the run ended: "d is no longer the dataset's folder"."""
+    write_kernels(tmp_path / "k", ["k0", "k1"])
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    summary = llmperf.collect(
+        "k", "d", device=device, samples_per_kernel=2, overrides=QUICK,
+        progress=lambda _progress: os.chdir(tmp_path / "other"),
+    )  # fmt: skip
+    assert summary.num_ok == 4
+    assert llmperf.verify(tmp_path / "d").clean
+    assert not list((tmp_path / "other").iterdir())
 
 
 @pytest.mark.slow

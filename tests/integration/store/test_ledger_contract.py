@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from llmperf_common.ledger.attach import SqliteLocation, attach
-from llmperf_common.ledger.holder import is_alive, this_process
+from llmperf_common.ledger.holder import boot_clock_s, is_alive, this_process
 from llmperf_common.ledger.protocol import Committed, Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import PosixFilesystem
@@ -49,7 +49,7 @@ class SqliteHarness:
         self._location = SqliteLocation(folder)
         self._path = folder / f"ledger-{EPOCH:06d}.sqlite"
         self._folder = folder
-        self._now_s = 1000.0
+        self._now_s = boot_clock_s()  # as the processes of some tests
         self._dead: set[Holder] = set()
         self._opened: list[Ledger] = []
         self._copies: list[sqlite3.Connection] = []

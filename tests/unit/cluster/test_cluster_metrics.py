@@ -146,6 +146,7 @@ def test_every_call_of_a_ledger_is_timed_also_when_it_fails() -> None:
         "check_names": lambda: ledger.check_names([], checker="c", number=1, after=0),
         "mark_published": lambda: ledger.mark_published([]),
         "elect_publisher": lambda: ledger.elect_publisher(holder=holder, ttl_s=1),
+        "holdings": lambda: ledger.holdings(range(1)),
         "report": lambda: ledger.report("w", "{}"),
         "workers": ledger.workers,
     }.items():
@@ -154,7 +155,7 @@ def test_every_call_of_a_ledger_is_timed_also_when_it_fails() -> None:
     calls = [tags["call"] for _, tags in meter.of(LEDGER_SECONDS)]
     assert calls == [
         "counts", "claim", "renew", "release", "commit", "unpublished", "check_names", "mark_published", "elect_publisher",
-        "report", "workers",
+        "holdings", "report", "workers",
     ]  # fmt: skip
     assert all(0 <= seconds < 5 for seconds, _ in meter.of(LEDGER_SECONDS))
 

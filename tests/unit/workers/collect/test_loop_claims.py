@@ -236,3 +236,33 @@ def test_the_same_ledger_is_not_lost_for_ever(tmp_path: Path, commits: bool) -> 
         assert num_attached == 5
         assert loop.losses.num_dropped > 0
     loop.close()
+
+
+def test_a_collector_that_only_waits_for_others_says_for_whom(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A collector waited for two hours without a word for the leases of a dead one."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    SqliteLedger.create(connection, epoch=1, plan_hash=PLAN_HASH, shards=[], done=[])
+    now_s = 0.0
+    ledger = SqliteLedger(
+        connection, clock_s=lambda: now_s, is_alive=lambda _: True, is_current=lambda: True
+    )
+    other = replace(this_process(), host="far", pid=7)
+    held = ledger.claim(holder=other, tasks=range(3), limit=2, ttl_s=60)
+    loop = loop_over(
+        tmp_path, OneEachPoll(3), attach=lambda: ledger, clock_s=lambda: now_s, num_tasks=3
+    )
+    warned_at_s = []
+    while now_s < 300:
+        loop.step(0.0)
+        now_s += 1.0
+        ledger.renew(held, ttl_s=60)
+        if len(caplog.messages) > len(warned_at_s):
+            warned_at_s.append(now_s)
+    first = caplog.messages[0]
+    assert first.startswith("no task for 60 s")
+    assert "far/7 has 2, for another 60 s unless it renews them" in first
+    assert len(warned_at_s) == 3, "after one TTL, and whenever the wait has doubled"
+    loop.finish()
+    loop.close()

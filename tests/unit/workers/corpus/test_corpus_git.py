@@ -185,9 +185,11 @@ def test_one_process_gives_every_file_and_header(tree: Path, monkeypatch: pytest
     git(tree, "add", ".")
     git(tree, "commit", "-q", "-m", "two")
     commands = []
-    start = git_directory._start
+    start = git_directory.GitProcess
     monkeypatch.setattr(
-        git_directory, "_start", lambda *words: commands.append(words[1]) or start(*words)
+        git_directory,
+        "GitProcess",
+        lambda *words, **how: commands.append(words[1]) or start(*words, **how),
     )
     texts = {one.path: one.text for one in find_sources(tree / ".git", None).files}
     assert texts["39.cl"] == f"#define N 39\n\n{VADD}"

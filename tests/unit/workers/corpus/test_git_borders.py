@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from workers.corpus.files import CorpusError
-from workers.corpus.git_directory import Blobs
 from workers.corpus.sources import find_sources
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs the git command")
@@ -157,10 +155,3 @@ def test_a_config_includes_nothing_in_any_spelling(tmp_path: Path, name: str, te
     with (mine / name).open("a", encoding="utf-8") as file:
         file.write(text)
     refused(mine, "includes other files")
-
-
-def test_a_git_process_has_a_memory_limit(tmp_path: Path) -> None:
-    """A tree of 3 MB, packed, took 3 GiB to list."""
-    with Blobs(repository(tmp_path, "mine")) as blobs:
-        soft, hard = resource.prlimit(blobs._process.pid, resource.RLIMIT_DATA)
-    assert soft == hard == 2**30
