@@ -24,6 +24,7 @@ import numpy.typing as npt
 from llmperf_common.features.features import named_features
 from llmperf_common.files.json_numbers import number, whole
 from llmperf_common.files.plain_files import UnfitFileError, check_plain
+from llmperf_common.files.visible import shown_value
 from trainer.baselines.simple import (
     LEAST_SCALE,
     MODEL_FILE,
@@ -353,8 +354,8 @@ def read_arrays(
         max_bytes: maximum bytes of the stored arrays, and of the converted ones.
 
     Raises:
-        ValueError: The file cannot be read, an array is missing or of another kind, or the
-            arrays would take more than ``max_bytes``.
+        ValueError: The file cannot be read, an array is missing, unknown or of another kind, or
+            the arrays would take more than ``max_bytes``.
     """
     try:
         # The file is opened here, because numpy does not close a damaged file.
@@ -364,8 +365,11 @@ def read_arrays(
                 raise ValueError(f"decompressed it would take more than {max_bytes} bytes")
         found: dict[str, Any] = {}
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
+            unknown = sorted(set(file.files).difference(types))
+            if unknown:
+                raise ValueError(f"it has an unknown array {shown_value(unknown[0])}")
             for name, wanted in types.items():
-                array, kind = file[name], np.dtype(wanted)
+                array, kind = _array(file, name), np.dtype(wanted)
                 if array.dtype.kind != kind.kind:
                     raise ValueError(f"array {name!r} is of type {array.dtype}, not {kind}")
                 num_bytes = sum(one.nbytes for one in found.values())
@@ -379,3 +383,17 @@ def read_arrays(
         zlib.error,
     ) as error:  # fmt: skip
         raise ValueError(f"{path}: {error}") from None
+
+
+def _array(file: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
+    """Return an array of a ``.npz`` file. Raises ValueError if it is missing or damaged."""
+    if name not in file:
+        raise ValueError(f"array {name!r} is missing")
+    try:
+        array = file[name]
+    except ValueError:
+        # numpy's message advises to trust the file, which would run code of a foreign model.
+        raise ValueError(f"array {name!r} is not a plain array of numbers") from None
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"array {name!r} is not in numpy's format")
+    return array

@@ -277,7 +277,10 @@ def _open_array(folder: Path, name: str, file: object, *, check_content: bool) -
     try:
         with np.errstate(over="raise"):  # for a shape of 2**60 numpy only warns of the overflow
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
+    except ValueError:
+        # numpy's message advises to trust the file, which would run code of a foreign cache.
+        raise _damaged(folder, f"{path.name} is not a plain array of numbers") from None
+    except (OSError, ArithmeticError, MemoryError, RecursionError) as error:
         raise _damaged(folder, f"{path.name}: {error}") from None
     if array.dtype != ARRAYS[name]:
         raise _damaged(folder, f"{path.name} holds {array.dtype}, not {np.dtype(ARRAYS[name])}")

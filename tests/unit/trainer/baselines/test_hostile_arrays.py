@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,49 @@ def test_arrays_of_another_kind(tmp_path: Path, changes: dict[str, Any], says: s
     assert Forest.from_arrays(read_arrays(tmp_path / "forest.npz", Forest.types()))
     np.savez(tmp_path / "forest.npz", **arrays(**changes))
     with pytest.raises(ValueError, match=says):
+        read_arrays(tmp_path / "forest.npz", Forest.types())
+
+
+def npz_of(path: Path, **members: bytes) -> None:
+    """Write members with any content, as ``np.savez`` names them."""
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in members.items():
+            packed.writestr(f"{name}.npy", content)
+
+
+def long_header() -> bytes:
+    header = b"{'descr': '<i4', 'fortran_order': False, 'shape': (1,), }" + b" " * 20_000 + b"\n"
+    return b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (long_header(), "'a' is not a plain array of numbers"),
+        (b"\x80\x04N.", "'a' is not "),
+        (b"", "'a' is not "),
+    ],
+)
+def test_no_message_advises_to_trust_the_file(tmp_path: Path, content: bytes, says: str) -> None:
+    npz_of(tmp_path / "a.npz", a=content)
+    with pytest.raises(ValueError, match=says) as refused:
+        read_arrays(tmp_path / "a.npz", {"a": np.int32})
+    assert "pickle" not in str(refused.value)
+
+
+def test_objects_are_refused_without_advice(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=np.array([{}]))
+    with pytest.raises(ValueError, match="'a' is not a plain array of numbers") as refused:
+        read_arrays(tmp_path / "a.npz", {"a": np.int32})
+    assert "pickle" not in str(refused.value)
+
+
+def test_an_unknown_array_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "forest.npz", **arrays(), extra=np.zeros(1))
+    with pytest.raises(ValueError, match="it has an unknown array 'extra'"):
+        read_arrays(tmp_path / "forest.npz", Forest.types())
+    np.savez(tmp_path / "forest.npz", root=np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="array 'feature' is missing"):
         read_arrays(tmp_path / "forest.npz", Forest.types())
 
 

@@ -212,6 +212,11 @@ ABSURD: dict[str, Callable[[Path], object]] = {
     "a negative shape": lambda f: header_of(
         f, "group", b"{'descr': '<i8', 'fortran_order': False, 'shape': (-5,)}"
     ),
+    "a long header": lambda f: header_of(
+        f,
+        "group",
+        b"{'descr': '<i8', 'fortran_order': False, 'shape': (1,)}" + b" " * 20_000,
+    ),
     "a header that nests": lambda f: header_of(f, "group", b"(" * 9_000 + b")" * 9_000),
     "a header of calls": lambda f: header_of(f, "group", b"__import__('os').abort()"),
     "objects": lambda f: header_of(
