@@ -28,7 +28,7 @@ from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger, is_ledger
 from llmperf_common.ledger.sqlite_errors import away, translated
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
-from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
+from llmperf_common.store.manifests.epochs import check_epoch, latest_epoch, take_next_epoch
 from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.upkeep.rebuild import rebuild_manifest, tasks_by_shard
@@ -93,11 +93,14 @@ def attach(
 
     Raises:
         StoreLostError: The dataset's folder is gone.
+        StoreError: The manifest's epoch is so high that no ledger can follow.
     """
     fs.check_place()  # before anything is created
     with fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
         while True:
             fs.check_place()
+            current = latest_manifest(fs)
+            check_epoch(fs, current.epoch if current else 0)
             epoch = latest_epoch(fs)
             ledger = ledger_location.open(epoch, plan_hash) if epoch else None
             if ledger is not None and not _can_be_trusted(ledger, fs):
@@ -136,6 +139,8 @@ def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
     why = "it was rolled back: it counts fewer tasks than the manifest's shards hold" * forgets
     if found.unknown:
         why = f"it was rolled back: it lacks {found.unknown[0]}, which the manifest lists"
+    elif manifest is not None and manifest.epoch > ledger.epoch:
+        why = f"the manifest is of epoch {manifest.epoch}, so this ledger can publish nothing"
     elif absent := absent_shards(fs, found.unlisted):
         why = f"{fs.describe(absent[0].name)} was committed and is gone"
     elif found.num_without_shard:

@@ -22,6 +22,16 @@ def latest_epoch(fs: Filesystem) -> int:
     return max((int(name) for name in fs.names(EPOCHS_FOLDER) if _NAME.fullmatch(name)), default=0)
 
 
+def check_epoch(fs: Filesystem, epoch: int) -> None:
+    """Raise StoreError if no epoch is left after ``epoch``, which the dataset has."""
+    if epoch >= MAX_EPOCH:
+        raise StoreError(
+            f"{fs.describe()} has epoch {str(epoch)[:40]} in its manifest or "
+            f"{EPOCHS_FOLDER}/, a number that no run reaches: copy the dataset from its "
+            "source again"
+        )
+
+
 def take_next_epoch(fs: Filesystem, *, who: str, after: int = 0) -> int:
     """Take the next epoch above ``after``, the current manifest's epoch, for ``who`` alone.
 
@@ -32,12 +42,7 @@ def take_next_epoch(fs: Filesystem, *, who: str, after: int = 0) -> int:
     while True:
         # If something other than a file takes a name, the name is not listed: try the next epoch.
         epoch = max(latest_epoch(fs), epoch) + 1
-        if epoch > MAX_EPOCH:
-            raise StoreError(
-                f"{fs.describe()} has epoch {str(epoch - 1)[:40]} in its manifest or "
-                f"{EPOCHS_FOLDER}/, a number that no run reaches: copy the dataset from its "
-                "source again"
-            )
+        check_epoch(fs, epoch - 1)
         record = json.dumps({"epoch": epoch, "taken_by": who}) + "\n"
         if fs.put_if_absent(f"{EPOCHS_FOLDER}/{epoch:06d}", record.encode()):
             return epoch

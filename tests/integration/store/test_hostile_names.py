@@ -92,17 +92,27 @@ def test_an_epoch_that_cannot_be_taken_is_passed_over(run: Path, change: Change)
     assert llmperf("dataset", "verify", data).code == 0
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("command", ["collect", "repair"])
-def test_a_manifest_of_the_last_epoch(run: Path, command: str) -> None:
+def test_a_ledger_that_is_older_than_the_manifest_is_rebuilt(run: Path) -> None:
     data = run / "data"
-    shutil.rmtree(data / "ledger")
-    set_epoch(data, MAX_EPOCH)
+    set_epoch(data, 10**11)
+    done = collect(run)
+    assert done.code == 0, done.err
+    assert latest_epoch(PosixFilesystem(data)) == 10**11 + 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("epoch", [MAX_EPOCH, 10**18])
+@pytest.mark.parametrize("command", ["collect", "collect with its ledger", "repair"])
+def test_a_manifest_of_the_last_epoch(run: Path, command: str, epoch: int) -> None:
+    data = run / "data"
+    if command != "collect with its ledger":
+        shutil.rmtree(data / "ledger")
+    set_epoch(data, epoch)
     if command == "repair":
         next((data / "samples").iterdir()).write_bytes(b"damaged")
-    done = collect(run) if command == "collect" else llmperf("dataset", "repair", data)
+    done = llmperf("dataset", "repair", data) if command == "repair" else collect(run)
     assert done.code == Exit.BAD_INPUT
-    assert f"has epoch {MAX_EPOCH}" in done.err
+    assert f"has epoch {epoch}" in done.err
     assert len(list((data / "epochs").iterdir())) == 1
 
 
