@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from llmperf_common.errors import LlmperfError
+from llmperf_common.text_limits import MAX_SOURCE_BYTES
 
 EXTENSION = ".cl"
 ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz", ".zip",
 )  # fmt: skip
-MAX_SOURCE_BYTES = 8 * 2**20
-"""Maximum bytes of a source. No hand-written kernel is larger, and parsing a larger file would take
-minutes."""
 MAX_HASHED_BYTES = 256 * 2**20
 """Bytes of an oversized file that its hash covers. Reading all of a sparse file of 1 TiB would take
 an hour."""

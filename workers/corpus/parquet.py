@@ -26,9 +26,11 @@ from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.files.replacing import replacing
+from llmperf_common.files.visible import shortened
 from llmperf_common.ids import canonical_json, sha256_hex
 from llmperf_common.records import Argument, Kernel
 from llmperf_common.store.files.names import checked_id
+from llmperf_common.text_limits import MAX_SOURCE_BYTES, MAX_TEXT_BYTES, length_problem
 from workers.corpus.files import CorpusError
 from workers.corpus.foreign_kernel import check_analysis, check_signature
 from workers.source.parse_pool import signature_from_json
@@ -46,6 +48,10 @@ _REPEATED_TEXTS = ("name", "suite", "family_id", "build_options")
 _OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
 _LATER_TEXTS = ("analysis", "invented_macros")
 """Optional columns that corpora of earlier releases lack."""
+_LONG_TEXTS = frozenset(
+    {"name", "source", "build_options", "signature", "analysis", "invented_macros"}
+)
+"""Columns whose texts may be as long as a source; a dataset has the same limits."""
 SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string(), nullable=False) for name in _REQUIRED_TEXTS),
@@ -233,6 +239,10 @@ def _kernel(row: dict[str, Any]) -> Kernel:
     empty = [name for name in _REQUIRED_TEXTS if row[name] is None]
     if empty:
         raise ValueError(f"kernel {row['kernel_id']} has no {', '.join(empty)}")
+    for name, text in row.items():
+        most = MAX_SOURCE_BYTES if name in _LONG_TEXTS else MAX_TEXT_BYTES
+        if text is not None and (problem := length_problem(f"its {name}", text, most)):
+            raise ValueError(f"kernel {shortened(row['kernel_id'])}: {problem}")
     checked_id(row["kernel_id"], "kernel_id")
     checked_id(row["family_id"], "family_id")
     failure = None

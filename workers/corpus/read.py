@@ -17,6 +17,7 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.families.families import assign_families
 from llmperf_common.ids import kernel_id, sha256_hex
 from llmperf_common.records import Kernel
+from llmperf_common.text_limits import MAX_TEXT_BYTES, length_problem
 from workers.corpus.files import CorpusError, SourceFile
 from workers.corpus.parquet import Corpus, is_corpus_file, read_corpus, write_corpus
 from workers.corpus.sources import find_sources
@@ -94,6 +95,8 @@ def read_kernels(
     Raises:
         CorpusError: A source is missing or unreadable as a whole.
     """
+    if suite and (problem := length_problem("the name of the suite", suite, MAX_TEXT_BYTES)):
+        raise CorpusError(f"{problem}: choose a shorter one")
     paths = [Path(one) for one in sources]
     corpora = [read_corpus(path) for path in paths if is_corpus_file(path)]
     found = [find_sources(path, suite) for path in paths if not is_corpus_file(path)]

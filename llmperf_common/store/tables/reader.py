@@ -35,6 +35,7 @@ from llmperf_common.store.manifests.manifest import (
 from llmperf_common.store.manifests.run import RUN_FILE, RunRecord, read_run
 from llmperf_common.store.tables.shard import ShardError, read_footer
 from llmperf_common.store.tables.table_problems import table_problems
+from llmperf_common.store.tables.unpacked_budget import UnpackedBudget
 
 if TYPE_CHECKING:
     from llmperf_common.store.tables.stats import DatasetStats
@@ -87,12 +88,17 @@ class Dataset:
         """Yield one table (samples, kernels or devices) shard by shard, in today's schema.
 
         Raises:
-            ShardError: A shard is missing, damaged or of another schema; the message names it.
+            ShardError: A shard is missing, damaged or of another schema, or the shards would take
+                too much memory; the message names the shard.
             KeyError: A column does not belong to that table.
         """
         wanted = project(table, columns)
-        for entry in self.shards(table):
-            yield conform(read_columns(self.shard_bytes(entry), entry.name, wanted.names), wanted)
+        shards = self.shards(table)
+        budget = UnpackedBudget(shards)
+        for entry in shards:
+            found = read_columns(self.shard_bytes(entry), entry.name, wanted.names)
+            budget.take(found, entry.name)
+            yield conform(found, wanted)
 
     def sentinel(self) -> list[SentinelReading]:
         """Return the sentinel kernel's readings of the whole run, in order of time."""

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from llmperf_common.builds import Build, KernelResources
-from llmperf_common.failures import OK_STATUS, Failure
+from llmperf_common.failures import OK_STATUS, Failure, shorten_detail
 from llmperf_common.features.activity import activity_of_kernel
 from llmperf_common.features.work import Work
 from llmperf_common.files.host_paths import without_host_paths
@@ -34,6 +34,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FEWEST_FOR_IQR = 4
 """Minimum number of readings for quartiles. With fewer, quartiles only interpolate between the
 extremes."""
+LOG_LIMIT_BYTES = 64 * 2**10
+"""Maximum bytes of the log of a build without errors. A source of 8 MiB can give a warning in each
+of its lines."""
 _CHECKS = tuple(field.name for field in dataclasses.fields(Checks))
 
 
@@ -179,7 +182,7 @@ def _ok_launches(result: TaskResult) -> Iterator[tuple[int, Work | None, bool | 
 def _build_row(build: Build) -> dict[str, Any]:
     return {
         "options": build.options,
-        "log": without_host_paths(build.log),
+        "log": shorten_detail(without_host_paths(build.log), LOG_LIMIT_BYTES),
         "seconds": build.seconds,
         "binary_sha256": build.binary_sha256,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -144,7 +144,7 @@ def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
         check_memory(pa.py_buffer(data))
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             table = file.read()  # also if a column is there twice, unlike pq.read_table
-        footer = _parse_footer((table.schema.metadata or {})[_FOOTER_KEY])
+        footer = _footer(table.schema.metadata, name)
         # Arrow decodes a column's name only on access, so damaged names are found here.
         problems = table_problems(name.split("/", 1)[0], table.schema, table)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError) as error:
@@ -158,12 +158,18 @@ def read_footer(data: bytes, name: str) -> Footer:
     """Read only the footer of a shard. Raises ShardError."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(data)).metadata
-        return _parse_footer((metadata or {})[_FOOTER_KEY])
+        return _footer(metadata, name)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
 
 
-def _parse_footer(raw: bytes) -> Footer:
+def _footer(metadata: Mapping[bytes, bytes] | None, name: str) -> Footer:
+    raw = (metadata or {}).get(_FOOTER_KEY)
+    if raw is None:
+        raise ShardError(
+            f"{name} has no footer of LLMPerf, so another program wrote it: restore the file from "
+            "a backup, or copy the dataset from its source again"
+        )
     document = parse_json(raw)
     return Footer(
         plan_hash=document["plan_hash"],

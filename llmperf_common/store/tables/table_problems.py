@@ -17,6 +17,7 @@ from llmperf_common.features.launch_columns import MAX_DIMS
 from llmperf_common.features.table_columns import MAX_POSITION, flat_lists
 from llmperf_common.launch import MOST_ELEMENTS
 from llmperf_common.schemas import TABLES, missing_or_changed_columns
+from llmperf_common.store.tables.text_lengths import too_long_texts
 
 _NDRANGE = ("global_size", "local_size")
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -34,7 +35,11 @@ def table_problems(table: str, stored: pa.Schema, found: pa.Table) -> list[str]:
     problems = missing_or_changed_columns(table, stored)
     if problems:  # the values of columns that are there twice cannot be found by name
         return problems
-    problems = columns_without_values(table, found) + columns_of_impossible_values(table, found)
+    # Long texts first: the check of their bytes takes longer.
+    problems = too_long_texts(table, found) or [
+        *columns_without_values(table, found),
+        *columns_of_impossible_values(table, found),
+    ]
     return problems or [*impossible_sizes(table, found), *impossible_arguments(table, found)]
 
 

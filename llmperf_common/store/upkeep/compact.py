@@ -38,6 +38,7 @@ from llmperf_common.store.tables.shard import (
     read_footer,
     write_shard,
 )
+from llmperf_common.store.tables.unpacked_budget import UnpackedBudget
 from llmperf_common.store.upkeep.sweep import (
     MANIFESTS_KEPT_WHOLE,
     MOMENT,
@@ -220,10 +221,13 @@ def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> 
     schema = KERNELS if table == "kernels" else SAMPLES
     parts: list[pa.Table] = []
     footers: list[Footer] = []
-    for pair in group:
-        entry: ShardEntry = getattr(pair, table)
+    entries: list[ShardEntry] = [getattr(pair, table) for pair in group]
+    budget = UnpackedBudget(entries)
+    for entry in entries:
         data = dataset.shard_bytes(entry)
-        parts.append(conform(read_columns(data, entry.name, schema.names), schema))
+        found = read_columns(data, entry.name, schema.names)
+        budget.take(found, entry.name)
+        parts.append(conform(found, schema))
         footers.append(read_footer(data, entry.name))
     rows = pa.concat_tables(parts)
     number = pa.array(range(rows.num_rows), pa.int64())

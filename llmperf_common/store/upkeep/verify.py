@@ -29,7 +29,9 @@ from llmperf_common.store.manifests.run import RUN_FILE, RUN_LOCK, RunRecord, re
 from llmperf_common.store.tables.reader import conform, value_counts
 from llmperf_common.store.tables.sample_keys import IdKeys, id_keys, join_keys, repeated_ids
 from llmperf_common.store.tables.shard import Footer, ShardError, decode
+from llmperf_common.store.tables.unpacked_budget import UnpackedBudget
 from llmperf_common.store.upkeep.chain_checks import check_chain
+from llmperf_common.store.upkeep.manifest_checks import check_manifest, check_run
 from llmperf_common.store.upkeep.problems import Problem, ProblemKind, naming
 from llmperf_common.store.upkeep.row_checks import (
     Surroundings,
@@ -104,7 +106,10 @@ def verify(path: Location) -> VerifyReport:
     manifest, chain_problems = check_chain(fs, run)
     problems += chain_problems
     check = _Verification(fs, run)
+    if run is not None:
+        problems += check_run(run)
     if manifest is not None:
+        problems += check_manifest(fs, manifest)
         check.check_shards(manifest)
     listed = manifest or Manifest(version=0, plan_hash="", epoch=0)
     unlisted, notes = _unlisted(fs, listed)
@@ -139,6 +144,7 @@ class _Verification:
         self._tasks: Counter[str] = Counter()
         self._devices: dict[str, str] | None = {}
         self._keys: list[IdKeys] = []
+        self._budgets: dict[str, UnpackedBudget] = {}
 
     def check_shards(self, manifest: Manifest) -> None:
         replaced = manifest.replaced_names
@@ -146,6 +152,10 @@ class _Verification:
         for name, times in Counter(entry.name for entry in manifest.shards).items():
             if times > 1:
                 self._note(ProblemKind.TWICE, name, f"listed {times} times")
+        self._budgets = {
+            table: UnpackedBudget(entry for entry in shards.values() if entry.table == table)
+            for table in TABLES
+        }
         for entry in shards.values():
             if entry.table not in TABLES:
                 self._note(ProblemKind.MANIFEST, entry.name, "is in none of the dataset's folders")
@@ -283,6 +293,11 @@ class _Verification:
             self._note(ProblemKind.BYTES, entry.name, "its sha256 differs from the manifest's")
         try:
             table, footer = decode(data, entry.name)
+        except ShardError as error:
+            self._note(ProblemKind.DAMAGED, entry.name, str(error))
+            return None
+        try:
+            self._budgets[entry.table].take(table, entry.name)
         except ShardError as error:
             self._note(ProblemKind.DAMAGED, entry.name, str(error))
             return None

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from llmperf_common.text_limits import MAX_SOURCE_BYTES
 from workers.corpus import archive_files, archive_streams, archive_tar, archive_zip
 from workers.corpus.archives import read_archive
-from workers.corpus.files import MAX_SOURCE_BYTES, NESTED, CorpusError, FoundFiles, held_bytes
+from workers.corpus.files import NESTED, CorpusError, FoundFiles, held_bytes
 from workers.corpus.read import read_sources
 
 VADD = b"__kernel void vadd(__global float *a) { a[get_global_id(0)] += 1; }\n"

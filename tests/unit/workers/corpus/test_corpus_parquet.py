@@ -45,6 +45,15 @@ def without_values(name: str) -> Callable[[pa.Table], pa.Table]:
     return change
 
 
+def with_text(name: str, num_bytes: int) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        index = table.schema.get_field_index(name)
+        texts = pa.array(["B" * num_bytes] * table.num_rows, pa.string())
+        return table.set_column(index, table.schema.field(index), texts)
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -56,6 +65,10 @@ def without_values(name: str) -> Callable[[pa.Table], pa.Table]:
         (with_metadata(b"llmperf.corpus_sha256", b"\xff"), "do not match its hash"),
         (without_values("source"), "has no source"),
         (without_values("suite"), "has no suite"),
+        (with_text("suite", 65_537), "its suite has 65537 bytes, more than 65536"),
+        (with_text("source_sha256", 65_537), "its source_sha256 has 65537 bytes"),
+        (with_text("source", 2**23 + 1), "its source has 8388609 bytes, more than 8388608"),
+        (with_text("signature", 2**23 + 1), "its signature has 8388609 bytes"),
     ],
 )
 def test_what_was_not_written_is_an_error_with_a_message(
@@ -105,3 +118,9 @@ def test_a_share_that_rounding_put_above_one_is_read(
         return
     with pytest.raises(CorpusError, match=f"a share of work-items is {share}"):
         read_corpus(tmp_path / "c.parquet")
+
+
+def test_the_name_of_a_suite_is_not_longer_than_a_dataset_allows(tmp_path: Path) -> None:
+    (tmp_path / "k.cl").write_text(VADD)
+    with pytest.raises(CorpusError, match="the name of the suite has 65537 bytes"):
+        read_sources([tmp_path], suite="s" * 65_537)

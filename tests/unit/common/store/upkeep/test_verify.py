@@ -61,12 +61,17 @@ def path(template: Path, tmp_path: Path) -> Path:
 
 
 def rewrite(
-    path: Path, table: str, change: Change, footer: Callable[[Footer], Footer] = lambda f: f
+    path: Path,
+    table: str,
+    change: Change,
+    footer: Callable[[Footer], Footer] = lambda f: f,
+    *,
+    number: int = 0,
 ):
     """Change a shard and list it as it now is, as a writer with a bug would have."""
     fs = PosixFilesystem(path)
     manifest = latest_manifest(fs)
-    entry = manifest.of_table(table)[0]
+    entry = manifest.of_table(table)[number]
     rows, old = decode(fs.read_bytes(entry.name), entry.name)
     new = footer(old)
     rows = change(rows)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from llmperf.cli.main import app
+from llmperf_common.ids import sha256_hex
 from llmperf_common.schemas import SAMPLES
 from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.tables.shard import ShardError
 from llmperf_common.store.tables.table_problems import columns_without_values
+from llmperf_common.store.upkeep.compact import CompactionTarget, compact
 from llmperf_common.store.upkeep.problems import ProblemKind
 from llmperf_common.store.upkeep.row_checks import Surroundings, check_samples
 from llmperf_common.store.upkeep.verify import verify
@@ -138,3 +144,55 @@ def test_a_device_that_cannot_exist_is_a_problem(path: Path, name: str) -> None:
     (problem,) = verify(path).problems
     assert problem.kind is ProblemKind.DAMAGED
     assert name in problem.what
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "rows": (
+        lambda one: one["rows"].update(samples=10**15),
+        r"says 1000000000000000 rows of samples, but its shards have \d+$",
+    ),
+    "tasks": (lambda one: one.update(tasks=9), "says 9 tasks, but its shards have 1$"),
+    "no number": (lambda one: one.update(tasks=[1]), r"says \[1\] tasks, but"),
+    "epoch": (lambda one: one.update(epoch=10**18), "its epoch 1000000000000000000 is a number"),
+    "epoch below": (lambda one: one.update(epoch=-1), "its epoch -1 is a number"),
+    "dropped": (
+        lambda one: one.update(dropped=[each["name"] for each in one["shards"]]),
+        "2 shards: listed, and also dropped or replaced",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_manifest_that_contradicts_itself_is_a_problem(path: Path, name: str) -> None:
+    change, what = CONTRADICTIONS[name]
+    newest = max(path.glob("manifest-*.json"))
+    document = json.loads(newest.read_text())
+    change(document)
+    newest.write_text(json.dumps(document))
+    found = [one for one in verify(path).problems if one.kind is ProblemKind.MANIFEST]
+    assert any(one.name == newest.name and re.search(what, one.what) for one in found), found
+
+
+def test_a_number_of_tasks_that_no_run_plans_is_a_problem(path: Path) -> None:
+    run = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(run | {"num_tasks": 10**17}))
+    (problem,) = verify(path).problems
+    assert problem.kind is ProblemKind.RUN
+    assert problem.what == "plans 100,000,000,000,000,000 tasks, more than any run"
+
+
+@pytest.mark.parametrize("table", ["kernels", "samples"])
+def test_compact_says_that_a_shard_has_no_footer(tmp_path: Path, table: str) -> None:
+    path = make_dataset(tmp_path)
+    entry = next(one for one in open_dataset(path).shards(table))
+    name = path / entry.name
+    pq.write_table(pq.read_table(name).replace_schema_metadata(None), name)
+    newest = max(path.glob("manifest-*.json"))
+    document = json.loads(newest.read_text())
+    (listed,) = [one for one in document["shards"] if one["name"] == entry.name]
+    data = name.read_bytes()
+    listed.update(bytes=len(data), sha256=sha256_hex(data))
+    newest.write_text(json.dumps(document))
+    with pytest.raises(ShardError, match="has no footer of LLMPerf") as refused:
+        compact(path, target=CompactionTarget())
+    assert "KeyError" not in str(refused.value)
