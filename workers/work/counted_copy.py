@@ -15,6 +15,7 @@ from typing import Any
 
 from workers.analysis.copy.calls import CallRewriter
 from workers.analysis.copy.cursors import CALL, children_of, has_barrier, text_range
+from workers.analysis.copy.preprocess import varies_by_device
 from workers.analysis.copy.rewriter import CONTEXT, WIDEST_PLAIN_BYTES, Rewriter, UnresolvedError
 from workers.analysis.copy.source_copy import (
     SourceCopy,
@@ -124,6 +125,8 @@ def counted_copy(
     Raises:
         UnresolvedError: Some code cannot be followed; the message says what and where.
     """
+    if varies_by_device(source, build_options):
+        raise UnresolvedError("its text depends on macros of the device's compiler")
     try:
         with deep_recursion():
             return _Maker(SourceCopy(source, name, build_options), without_barriers).made()

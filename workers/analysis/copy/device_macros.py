@@ -39,7 +39,8 @@ DEVICE_MACRO = re.compile(
     r"|__has_\w+|__clang\w*|__llvm__|__GNUC\w*|__STDC_HOSTED__|__SPIR\w*|__NV\w+|__CUDA\w*"
     r"|__(?:AMD|amd|R600|INTEL|POCL|APPLE|ANDROID|linux|x86_64|i386|aarch64|arm|SSE|AVX)\w*"
     r"|__LP64__|_LP64|__SIZEOF_POINTER__|__SIZE_MAX__|__LONG_LONG_MAX__|_WIN32|_WIN64|POCL_\w+"
-    r"|cl_(?:khr|nv|intel|amd|arm|apple|APPLE|ext|qcom|img|pocl)_\w+)"
+    r"|cl_(?:khr|nv|intel|amd|arm|apple|APPLE|ext|qcom|img|pocl)_\w+"
+    r"|_+OPENCL_\w*|_+POCL_?\w*|_KERNEL_\w*|CL_DEVICE_\w+)"
 )
 """Macros that only some devices define, or define with other values."""
 

@@ -33,6 +33,14 @@ MAX_EXPANDED_TOKENS = 2**16
 _MAX_DEVICES = 8
 """Maximum number of devices that are tried, each with one macro of the text beyond the usual."""
 _CONDITION = re.compile(r"#\s*(?:el)?if\b")
+_TESTS = re.compile(r"^[^\S\n]*#[^\S\n]*(?:el)?if(?:n?def)?\b(.*)", re.MULTILINE)
+_GUARDS = re.compile(r"^[^\S\n]*#[^\S\n]*ifndef\s+(\w+)\s+#[^\S\n]*define\s+\1\b", re.MULTILINE)
+"""The guards of headers that were inserted: no compiler defines these names."""
+_COMPILERS_OWN = re.compile(r"\b(?:_[A-Z]|__|CL_DEVICE_)\w*")
+"""Names that C reserves for compilers, and those that PoCL defines beyond them."""
+_CUT_WORD = re.compile(r"\w(?:\\|\?\?/)[^\S\n]*\n\w")
+"""A word that goes on in the next line; pcpp takes it for two."""
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _PREDEFINED_NAMES = frozenset(macro.split()[0] for macro in PREDEFINED)
 _DIRECTIVE_LINE = re.compile(r"^[ \t]*#.*$|\s+", re.MULTILINE)
 
@@ -106,7 +114,9 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
     >>> varies_by_device("#ifdef cl_khr_fp16\n#pragma OPENCL FP_CONTRACT ON\n#endif\nint one;")
     False
     """
-    names = dict.fromkeys(DEVICE_MACRO.findall(source))
+    if _CUT_WORD.search(source):
+        return True
+    names = _macros_of_devices(source)
     if not names and _CONDITION.search(source) is None:
         return False
     ones = [
@@ -125,6 +135,19 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
         )
     except ExpansionError:  # malformed on one of the devices
         return True
+
+
+def _macros_of_devices(source: str) -> list[str]:
+    """Return the names in ``source`` that a device's compiler may define.
+
+    They are known names, and names reserved for compilers that a condition tests.
+    """
+    spelt_out = source.replace("??=", "#").replace("??/", "\\").replace("\\\n", "")
+    plain = _COMMENT.sub(" ", spelt_out)
+    guards = set(_GUARDS.findall(plain))
+    tested = _COMPILERS_OWN.findall(" ".join(_TESTS.findall(plain)))
+    known = DEVICE_MACRO.findall(source)
+    return list(dict.fromkeys([*known, *(name for name in tested if name not in guards)]))
 
 
 def _code(text: str) -> list[str]:

@@ -164,10 +164,24 @@ def test_what_only_pcpp_defines_is_not_defined():
         "__has_builtin(__builtin_expect)",
         "defined(__NV_CL_C_VERSION) && !defined(__AMDGCN__)",
         "__SIZEOF_POINTER__ == 1",
+        "defined(_OPENCL_H_)",
+        "defined(__OPENCL_C_\\\nBASE_H__)",
+        "CL_DEVICE_MAX_GLOBAL_VARIABLE_SIZE > 0",
+        "defined(__unheard_of__)",
     ],
 )
 def test_conditions_that_devices_decide_are_told(condition):
     assert varies_by_device(f"#if {condition}\nint one;\n#endif\nint two;")
+
+
+def test_a_macro_of_devices_may_be_defined_after_it_is_tested():
+    assert varies_by_device("#ifdef __strange\nint one;\n#endif\n#define __strange\nint two;")
+    assert varies_by_device("??=ifdef __strange\nint one;\n??=endif\nint two;")
+    assert varies_by_device("#ifndef _OPENCL_H_\n#define _OPENCL_H_\nint one;\n#endif\nint two;")
+
+
+def test_guards_of_headers_are_not_told():
+    assert not varies_by_device("#ifndef __MINE_H__\n#define __MINE_H__\nint one;\n#endif")
 
 
 def test_conditions_that_all_devices_decide_alike_are_not_told():
