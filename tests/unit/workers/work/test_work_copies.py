@@ -179,6 +179,8 @@ def test_what_a_virtual_launch_cannot_tell_is_refused_with_its_line() -> None:
 
 @pytest.mark.parametrize("condition", ["__OPENCL_VERSION__ >= 300", "defined(_OPENCL_H_)"])
 def test_code_that_a_devices_compiler_chooses_is_not_counted(condition: str) -> None:
-    source = f"__kernel void k(__global float *a) {{\n#if {condition}\n*a += 1;\n#endif\n*a += 1; }}"
+    source = (
+        f"__kernel void k(__global float *a) {{\n#if {condition}\n*a += 1;\n#endif\n*a += 1; }}"
+    )
     with pytest.raises(UnresolvedError, match="macros of the device"):
         counted_copy(source, "k")
