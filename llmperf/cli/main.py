@@ -55,12 +55,14 @@ def _open_standard_streams() -> None:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     encoding = sys.stdout.encoding if sys.stdout else "utf-8"
+    is_unbuffered = bool(getattr(sys.stdout, "write_through", False))  # PYTHONUNBUFFERED, -u
     raw = _StandardOutput(1, "w", closefd=False)
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(raw),
+        raw if is_unbuffered else io.BufferedWriter(raw),  # as Python itself does
         encoding=encoding,
         errors="backslashreplace",
         line_buffering=raw.isatty(),
+        write_through=is_unbuffered,
     )
     sys.stderr = sys.stderr or io.TextIOWrapper(
         io.BufferedWriter(io.FileIO(2, "w", closefd=False)), encoding="utf-8"

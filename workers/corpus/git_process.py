@@ -1,8 +1,8 @@
 """One running git command, with limits on its time and memory.
 
 Owns the environment and the limits of git: a small repository can make git work without end, by
-trees of trees or by deltas against a huge object. Git ends with this process. ``git_directory.py``
-chooses the commands.
+trees of trees or by deltas against a huge object. Git ends with the thread that started it, and so
+with this process. ``git_directory.py`` chooses the commands.
 """
 
 from __future__ import annotations

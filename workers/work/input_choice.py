@@ -201,7 +201,7 @@ class _Trials:
         )
         num_complete = 0
         for config, record in zip(configs, records, strict=False):  # no records of some kernels
-            if record is None or record.exceeded:
+            if record is None:
                 break
             if record.overflow:
                 return False
@@ -211,6 +211,8 @@ class _Trials:
                 )
                 if accessed.start_bytes < 0 or accessed.end_bytes > planned_bytes:
                     return False
+            if record.exceeded:
+                break
             num_complete += 1
         return num_complete >= _FEWEST_COMPLETE
 

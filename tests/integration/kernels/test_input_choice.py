@@ -84,6 +84,31 @@ LATER_COLUMNS = """__kernel void k(
         for (uint j = row; j < rows; j++) a[j * stride + i] -= 2 * v[j] * sum;
     }
 }"""
+LONG_INSIDE = """
+__kernel void k(__global float *a, uint row)
+{
+    uint i = get_global_id(0);
+    float sum = 0;
+    if (i <= row)
+        return;
+    for (uint j = 0; j < get_global_size(0); ++j)
+        sum += a[j];
+    a[i] = sum;
+}
+"""
+LONG_OUTSIDE = """
+__kernel void k(__global float *a, __global const float *f)
+{
+    int i = get_global_id(0), n = get_global_size(0);
+    if (f[i] > 0)
+        return;
+    if (n > 600 && n < 60000)
+        for (int j = 0; j < n * 4000; ++j)
+            a[i + n + j % 7] += j;
+    a[i] = i;
+}
+"""
+"""With other contents than the usual its work-items work, and some sizes leave ``a``."""
 ENDLESS_WHEN_LOW = """__kernel void k(__global float *a, int k) {
     int i = get_global_id(0);
     if (i > k) { volatile int x = 0; while (x < 1) { x = a[i] * 0.0f; } a[i] = x; }
@@ -225,13 +250,26 @@ def test_after_inputs_that_lead_out_of_a_buffer_the_next_are_chosen(cpu_ref: Dev
 
 
 def test_long_loops_of_a_candidate_are_checked_at_small_sizes(cpu_ref: DeviceRef) -> None:
+    _, inputs = analysed(LONG_INSIDE, cpu_ref)
+    assert inputs.scalars == (ChosenScalar(position=1, value=ScalarChoice.LOW),)
+
+
+def test_a_candidate_that_leaves_its_buffers_only_where_loops_are_long_is_not_chosen(
+    cpu_ref: DeviceRef,
+) -> None:
     _, inputs = analysed(LATER_COLUMNS, cpu_ref)
-    assert inputs.scalars == (ChosenScalar(position=2, value=ScalarChoice.LOW),)
+    assert inputs.is_plain
+    assert "outside their buffers" in inputs.reason
 
 
 def test_a_candidate_that_never_ends_is_not_chosen(cpu_ref: DeviceRef) -> None:
     analysis, inputs = analysed(ENDLESS_WHEN_LOW, cpu_ref)
     assert not analysis.failure
+    assert inputs.is_plain
+
+
+def test_a_launch_that_is_cut_off_outside_its_buffers_counts(cpu_ref: DeviceRef) -> None:
+    _, inputs = analysed(LONG_OUTSIDE, cpu_ref)
     assert inputs.is_plain
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
+
+from clang import cindex
 
 from workers.analysis.copy.conditions import Number
 
@@ -75,5 +78,39 @@ KNOWN_IN_CONDITIONS: Mapping[str, Number | None] = {
 }
 """Macros that each device defines. They decide ``#if``, but stay in the text, as the device's
 compiler expands them; None for those that are not known to be an integer."""
+_X86_PROCESSORS = ("x86-64", "haswell", "skylake-avx512", "icelake-server", "sapphirerapids",
+    "znver2", "znver3", "znver4")  # fmt: skip
+_TARGETS = (
+    *(f"x86_64-linux-gnu -march={one}" for one in _X86_PROCESSORS),
+    "aarch64-linux-gnu", "nvptx64-nvidia-cuda", "amdgcn-amd-amdhsa -mcpu=gfx90a",
+    "spir64-unknown-unknown",
+)  # fmt: skip
+_MACRO_DEFINITION = 501
+_WITH_MACROS = 1
+"""libclang's flag DetailedPreprocessingRecord."""
+
+
+@cache
+def macros_of_clang() -> frozenset[str]:
+    """Return the names of the macros that clang defines for the processors that run OpenCL."""
+    name = "/nonexistent/llmperf/empty.cl"
+    found: set[str] = set()
+    for target in _TARGETS:
+        for standard in ("CL1.2", "CL3.0"):
+            words = ["-x", "cl", "-target", *target.split(), f"-cl-std={standard}", "-nostdinc"]
+            unit = cindex.Index.create().parse(
+                name,
+                args=[*words, "-cl-no-stdinc", "-O2", "-cl-fast-relaxed-math"],
+                unsaved_files=[(name, "")],
+                options=_WITH_MACROS,
+            )
+            found |= {
+                one.spelling
+                for one in unit.cursor.get_children()
+                if one._kind_id == _MACRO_DEFINITION
+            }
+    return frozenset(found)
+
+
 KEYWORDS: Mapping[str, Number | None] = {"true": Number(1)}
 """clang reads ``true`` as 1 in ``#if`` of OpenCL C, though it is no macro."""

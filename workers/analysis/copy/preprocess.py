@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pcpp import Action, OutputDirective, Preprocessor
@@ -22,6 +23,7 @@ from workers.analysis.copy.device_macros import (
     KEYWORDS,
     KNOWN_IN_CONDITIONS,
     PREDEFINED,
+    macros_of_clang,
 )
 from workers.analysis.copy.preprocessor_tokens import kept_apart, new_lexer
 from workers.device.opencl.build_options import parser_options
@@ -34,10 +36,7 @@ _MAX_DEVICES = 8
 """Maximum number of devices that are tried, each with one macro of the text beyond the usual."""
 _CONDITION = re.compile(r"#\s*(?:el)?if\b")
 _TESTS = re.compile(r"^[^\S\n]*#[^\S\n]*(?:el)?if(?:n?def)?\b(.*)", re.MULTILINE)
-_GUARDS = re.compile(r"^[^\S\n]*#[^\S\n]*ifndef\s+(\w+)\s+#[^\S\n]*define\s+\1\b", re.MULTILINE)
-"""The guards of headers that were inserted: no compiler defines these names."""
-_COMPILERS_OWN = re.compile(r"\b(?:_[A-Z]|__|CL_DEVICE_)\w*")
-"""Names that C reserves for compilers, and those that PoCL defines beyond them."""
+_RESERVED = re.compile(r"\b_\w+")
 _CUT_WORD = re.compile(r"\w(?:\\|\?\?/)[^\S\n]*\n\w")
 """A word that goes on in the next line; pcpp takes it for two."""
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -104,6 +103,7 @@ class _BoundedText(io.StringIO):
         return super().write(text)
 
 
+@lru_cache(maxsize=4)
 def varies_by_device(source: str, build_options: str = "") -> bool:
     r"""Whether the macros of another device select other code, so that one device is not enough.
 
@@ -140,14 +140,16 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
 def _macros_of_devices(source: str) -> list[str]:
     """Return the names in ``source`` that a device's compiler may define.
 
-    They are known names, and names reserved for compilers that a condition tests.
+    They are names that are known to be a device's, and names that a condition tests and that clang
+    defines for some processor.
     """
     spelt_out = source.replace("??=", "#").replace("??/", "\\").replace("\\\n", "")
-    plain = _COMMENT.sub(" ", spelt_out)
-    guards = set(_GUARDS.findall(plain))
-    tested = _COMPILERS_OWN.findall(" ".join(_TESTS.findall(plain)))
-    known = DEVICE_MACRO.findall(source)
-    return list(dict.fromkeys([*known, *(name for name in tested if name not in guards)]))
+    conditions = " ".join(_TESTS.findall(_COMMENT.sub(" ", spelt_out)))
+    names = dict.fromkeys(DEVICE_MACRO.findall(source))
+    reserved = dict.fromkeys(_RESERVED.findall(conditions))
+    if reserved:
+        names |= {name: None for name in reserved if name in macros_of_clang()}
+    return list(names)
 
 
 def _code(text: str) -> list[str]:

@@ -252,3 +252,16 @@ def test_a_config_of_texts_without_an_end_is_refused_at_once(tmp_path: Path, tex
     with pytest.raises(ConfigError):
         load_train_config("log-linear", file=config)
     assert time.process_time() - began_s < 2
+
+
+@pytest.mark.parametrize(("unbuffered", "output"), [("", ""), ("1", "printed")])
+def test_output_is_unbuffered_if_python_is_asked_for_it(unbuffered: str, output: str) -> None:
+    code = (
+        "import os; from llmperf.cli import main; main._open_standard_streams();"
+        "print('printed', end=''); os._exit(0)"
+    )
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout == output
