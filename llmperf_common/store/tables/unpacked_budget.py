@@ -14,7 +14,8 @@ from llmperf_common.files.parquet_memory import MAX_RATIO
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.tables.shard import ShardError
 
-ALWAYS_ALLOWED_BYTES = 2**30
+ALWAYS_ALLOWED_BYTES = 2**29
+"""Half of what a small dataset may take, because some readers hold a table twice for a moment."""
 
 
 class UnpackedBudget:
