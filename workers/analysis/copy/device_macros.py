@@ -9,6 +9,7 @@ from functools import cache
 from clang import cindex
 
 from workers.analysis.copy.conditions import Number
+from workers.device.opencl.builtin_declarations import is_declared
 
 PREDEFINED = (
     "__OPENCL_VERSION__ 120",
@@ -68,6 +69,7 @@ _INTEGERS = {
     "__BYTE_ORDER__": 1234, "__ORDER_LITTLE_ENDIAN__": 1234, "__ORDER_BIG_ENDIAN__": 4321,
     "FLT_DIG": 6, "FLT_MANT_DIG": 24, "FLT_RADIX": 2, "FLT_MAX_EXP": 128, "FLT_MIN_EXP": -125,
     "FLT_MAX_10_EXP": 38, "FLT_MIN_10_EXP": -37, "DBL_DIG": 15, "DBL_MANT_DIG": 53,
+    "DBL_MAX_EXP": 1024, "DBL_MIN_EXP": -1021,
 }  # fmt: skip
 
 KNOWN_IN_CONDITIONS: Mapping[str, Number | None] = {
@@ -110,6 +112,34 @@ def macros_of_clang() -> frozenset[str]:
                 if one._kind_id == _MACRO_DEFINITION
             }
     return frozenset(found)
+
+
+_OF_HEADERS = re.compile(
+    r"(?:as|convert|vloada?|vstorea?|async|atomic|atom|read|write|get|sub|work|intel|enqueue|reserve"
+    r"|commit|is_valid|to|CL|CLK|M|FLT|DBL|HALF|FP|INT|UINT|LONG|CHAR|SCHAR|UCHAR|SHRT|USHRT|ULONG"
+    r"|MAXFLOAT|HUGE_VALF?|INFINITY|NAN|ATOMIC|ATOMIC_VAR|memory|kernel|cl|cles|POCL|pocl|LLVM"
+    r"|IMG|IMAGE|OPENCL)_\w+"
+    r"|shuffle2?|upsample|prefetch|wait_group_events|vec_step|ctz|ndrange_\dD|[a-z]+_(?:t|fence)"
+    r"|ALIGN[48]|CLANG_\w+|INTTYPE|MAX_(?:KERNEL|WORK)_\w+|SPIR_\w+|_CL_\w+|__IF_\w+"
+    r"|__X86_IMAGE_H__|__(?:cnfn|conv|kernel_exec|ovld|purefn)|vload|vstore"
+    r"|MAXFLOAT|HUGE_VALF?|INFINITY|NAN|NULL|(?:u?(?:char|short|int|long)|float|double|half)\d*"
+)
+"""Names that headers of OpenCL C may define as macros, beyond those of built-in functions."""
+
+
+@cache
+def may_be_a_devices(name: str) -> bool:
+    """Whether the compiler of some device may define a macro of this name before it reads a text.
+
+    >>> may_be_a_devices("__x86_64__"), may_be_a_devices("min"), may_be_a_devices("USE_DOUBLE")
+    (True, True, False)
+    """
+    return (
+        DEVICE_MACRO.fullmatch(name) is not None
+        or _OF_HEADERS.fullmatch(name) is not None
+        or is_declared(name)
+        or name in macros_of_clang()
+    )
 
 
 KEYWORDS: Mapping[str, Number | None] = {"true": Number(1)}

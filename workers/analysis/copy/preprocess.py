@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pcpp import Action, OutputDirective, Preprocessor
 from pcpp.evaluator import Value
@@ -23,7 +23,7 @@ from workers.analysis.copy.device_macros import (
     KEYWORDS,
     KNOWN_IN_CONDITIONS,
     PREDEFINED,
-    macros_of_clang,
+    may_be_a_devices,
 )
 from workers.analysis.copy.preprocessor_tokens import kept_apart, new_lexer
 from workers.device.opencl.build_options import parser_options
@@ -34,12 +34,12 @@ MAX_EXPANDED_TOKENS = 2**16
 
 _MAX_DEVICES = 8
 """Maximum number of devices that are tried, each with one macro of the text beyond the usual."""
-_CONDITION = re.compile(r"#\s*(?:el)?if\b")
-_TESTS = re.compile(r"^[^\S\n]*#[^\S\n]*(?:el)?if(?:n?def)?\b(.*)", re.MULTILINE)
-_RESERVED = re.compile(r"\b_\w+")
+_MOST_ROUNDS = 5
+"""Maximum number of expansions in search of names that only another device's conditions test."""
+_CONDITION = re.compile(r"(?:#|\?\?=|%:)\s*(?:(?:el)?if|/\*|\\|\?\?/)")
 _CUT_WORD = re.compile(r"\w(?:\\|\?\?/)[^\S\n]*\n\w")
 """A word that goes on in the next line; pcpp takes it for two."""
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _PREDEFINED_NAMES = frozenset(macro.split()[0] for macro in PREDEFINED)
 _DIRECTIVE_LINE = re.compile(r"^[ \t]*#.*$|\s+", re.MULTILINE)
 
@@ -58,11 +58,17 @@ class _Preprocessor(Preprocessor):  # type: ignore[misc]
         self.evaluator = self._evaluated
         self._intmax_bits = intmax_bits
         self._known = dict(KNOWN_IN_CONDITIONS)
+        self.asked: dict[str, None] = {}
+        """The names that conditions test and that are neither defined nor known."""
+        self.valued: dict[str, None] = {}
+        """Those of them whose values a condition uses."""
         for name in ("__PCPP__", "__DATE__", "__TIME__"):  # no compiler's, or the compiler's own
             del self.macros[name]
 
     def _evaluated(self, tokens: Any, **_hooks: Any) -> Any:
         words = [token.value for token in tokens if token.type not in self.t_WS]
+        names = (word for word in words if _IDENTIFIER.fullmatch(word))
+        self.valued |= dict.fromkeys(name for name in names if name not in self._known)
         return Value(int(is_true(words, {**KEYWORDS, **self._known}, self._intmax_bits)))
 
     def parsegen(self, *arguments: Any) -> Iterator[Any]:
@@ -74,7 +80,10 @@ class _Preprocessor(Preprocessor):  # type: ignore[misc]
         self._known.pop(name, None)
 
     def on_unknown_macro_in_defined_expr(self, token: Any) -> bool:
-        return token.value in self._known
+        is_known = token.value in self._known
+        if not is_known:
+            self.asked[token.value] = None
+        return is_known
 
     def expand_macros(self, tokens: Any, *arguments: Any, **more: Any) -> Any:
         expanded = super().expand_macros(tokens, *arguments, **more)
@@ -116,40 +125,43 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
     """
     if _CUT_WORD.search(source):
         return True
-    names = _macros_of_devices(source)
+    names = dict.fromkeys(DEVICE_MACRO.findall(source))
     if not names and _CONDITION.search(source) is None:
         return False
-    ones = [
-        f"{name}(...) 1" if name.startswith("__has_") else f"{name} 1"
-        for name in names
-        if name not in _PREDEFINED_NAMES
-    ]
-    others = [[*ones, *ANOTHER_DEVICE]]
-    if len(ones) > 1:
-        others += [[one] for one in ones[:_MAX_DEVICES]]
     try:
-        here = _code(_expanded(source, build_options, (), INTMAX_BITS))
-        return any(
-            _code(_expanded(source, build_options, other, CLANG_INTMAX_BITS)) != here
-            for other in others
-        )
+        return _varies(source, build_options, names)
     except ExpansionError:  # malformed on one of the devices
         return True
 
 
-def _macros_of_devices(source: str) -> list[str]:
-    """Return the names in ``source`` that a device's compiler may define.
+def _varies(source: str, build_options: str, names: dict[str, None]) -> bool:
+    """Compare the text for this device with those for devices that define more macros."""
+    first = _expand(source, build_options, (), INTMAX_BITS)
+    here, expanded = _code(first.text), first
+    for number in range(_MOST_ROUNDS):
+        if any(map(may_be_a_devices, expanded.valued)):
+            return True  # no value of these stands for all devices
+        more = [one for one in expanded.asked if one not in names and may_be_a_devices(one)]
+        if number and not more:
+            break
+        names |= dict.fromkeys(more)
+        macros = [*_defined(names), *ANOTHER_DEVICE]
+        expanded = _expand(source, build_options, macros, CLANG_INTMAX_BITS)
+        if _code(expanded.text) != here:
+            return True
+    ones = _defined(names)
+    return len(ones) > 1 and any(
+        _code(_expand(source, build_options, [one], CLANG_INTMAX_BITS).text) != here
+        for one in ones[:_MAX_DEVICES]
+    )
 
-    They are names that are known to be a device's, and names that a condition tests and that clang
-    defines for some processor.
-    """
-    spelt_out = source.replace("??=", "#").replace("??/", "\\").replace("\\\n", "")
-    conditions = " ".join(_TESTS.findall(_COMMENT.sub(" ", spelt_out)))
-    names = dict.fromkeys(DEVICE_MACRO.findall(source))
-    reserved = dict.fromkeys(_RESERVED.findall(conditions))
-    if reserved:
-        names |= {name: None for name in reserved if name in macros_of_clang()}
-    return list(names)
+
+def _defined(names: Iterable[str]) -> list[str]:
+    return [
+        f"{name}(...) 1" if name.startswith("__has_") else f"{name} 1"
+        for name in names
+        if name not in _PREDEFINED_NAMES
+    ]
 
 
 def _code(text: str) -> list[str]:
@@ -171,10 +183,23 @@ def expand_macros(source: str, build_options: str = "") -> str:
     >>> expand_macros("#define AT(i) a[(i) * 4]\nint f(int *a) { return AT(1); }").split("{")[1]
     ' return a[(1) * 4]; }\n'
     """
-    return _expanded(source, build_options, (), INTMAX_BITS)
+    return _expand(source, build_options, (), INTMAX_BITS).text
 
 
-def _expanded(source: str, build_options: str, predefined: Sequence[str], intmax_bits: int) -> str:
+class _Expanded(NamedTuple):
+    """An expanded text, and names that its conditions test and that nothing defines.
+
+    ``valued``: those whose values are used; ``asked``: those that are only tested for existence.
+    """
+
+    text: str
+    asked: list[str]
+    valued: list[str]
+
+
+def _expand(
+    source: str, build_options: str, predefined: Sequence[str], intmax_bits: int
+) -> _Expanded:
     """Expand, with macros of a device beyond the usual ones, each as ``name value``."""
     preprocessor = _Preprocessor(intmax_bits)
     for macro in (*PREDEFINED, *predefined):
@@ -197,4 +222,4 @@ def _expanded(source: str, build_options: str, predefined: Sequence[str], intmax
         raise ExpansionError(f"a directive is malformed ({type(error).__name__})") from error
     if preprocessor.errors:
         raise ExpansionError("; ".join(preprocessor.errors[:3]))
-    return text.getvalue()
+    return _Expanded(text.getvalue(), list(preprocessor.asked), list(preprocessor.valued))

@@ -169,6 +169,11 @@ def declarations(source: str) -> str:
     return "".join(one for name in called for one in _declared(name)) + "\n"
 
 
+def is_declared(name: str) -> bool:
+    """Whether ``declarations`` knows the function ``name``."""
+    return bool(_declared(name))
+
+
 @cache
 def _by_name() -> dict[str, tuple[str, tuple[str, ...]]]:
     return {

@@ -174,6 +174,23 @@ def test_conditions_that_devices_decide_are_told(condition):
     assert varies_by_device(f"#if {condition}\nint one;\n#endif\nint two;")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#ifndef __ELF__\n#define __ELF__\nint one;\n#endif",
+        "#define C defined(__unix__)\n#if C\nint one;\n#endif",
+        "#define CAT(a, b) a##b\n#if CAT(_,_ELF__)\nint one;\n#endif",
+        '__constant char a[] = "/*";\n#ifdef __ELF__\nint one;\n#endif\n__constant char b[] = "*/";',
+        "#ifdef USE\n#else\n#ifdef __GPU__\n#ifdef __unix__\nint one;\n#endif\n#endif\n#endif",
+        "#ifndef min\n#define min(a, b) a\n#endif\nint one = min(1, 2);",
+        "#if DBL_RADIX > 1\nint one;\n#endif",
+        "#if defined(__GNUC__) && __GNUC__ == 4\nint one;\n#endif",
+    ],
+)
+def test_macros_of_devices_are_found_where_conditions_meet_them(source):
+    assert varies_by_device(source)
+
+
 def test_a_macro_of_devices_may_be_defined_after_it_is_tested():
     assert varies_by_device("#ifdef __k8\nint one;\n#endif\n#define __k8\nint two;")
     assert varies_by_device("??=ifdef __k8\nint one;\n??=endif\nint two;")

@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 from pcpp import Preprocessor
 
+from workers.analysis.copy.device_macros import (
+    KNOWN_IN_CONDITIONS,
+    PREDEFINED,
+    may_be_a_devices,
+)
 from workers.device.opencl.builtin_declarations import declarations
 
 OTHER_FUNCTIONS = {
@@ -102,6 +107,17 @@ def test_overloads_are_those_of_the_compilers_header() -> None:
         assert ours == {name: overloads}, name
     others = {one for one in unknown if not OF_OTHER_STANDARDS.match(one)}
     assert others == OTHER_FUNCTIONS
+
+
+def test_macros_of_its_headers_are_known_to_be_a_devices() -> None:
+    names = {
+        name
+        for path in header().parent.glob("*.h")
+        for name in re.findall(r"(?m)^\s*#\s*define\s+(\w+)", path.read_text(encoding="utf-8"))
+    }
+    usual = {one.split()[0] for one in PREDEFINED} | set(KNOWN_IN_CONDITIONS)
+    assert len(names) > 1000
+    assert {one for one in names - usual if not may_be_a_devices(one)} == set()
 
 
 def test_only_what_is_called_is_declared() -> None:
