@@ -57,7 +57,7 @@ def train_here(job: TrainJob, progress: Progress, *, stop: Stop | None = None) -
         from trainer.life.language import fit_prepared  # noqa: PLC0415  (torch)
 
         def fit(folder: Path, ranks: Ranks) -> object:
-            return fit_prepared(folder, ranks, _silent, interrupted=stop.asked)
+            return fit_prepared(folder, ranks, job.weights(), _silent, interrupted=stop.asked)
 
         follow(join(), fit, stop)
         return published_summary(job.out)

@@ -42,7 +42,12 @@ class TrainJob:
     def inputs(self) -> list[Path]:
         """Return the local paths that every process reads."""
         paths = [] if "://" in self.data else [Path(self.data)]
-        return paths if self.init in (None, RANDOM) else [*paths, Path(str(self.init))]
+        weights = self.weights()
+        return paths if weights is None else [*paths, weights]
+
+    def weights(self) -> Path | None:
+        """Return the checkpoint folder that ``--init`` names; None for random weights."""
+        return None if self.init in (None, RANDOM) else Path(str(self.init))
 
     def pretrained(self) -> Init | None:
         """Return the checkpoint with the initial weights; None for random weights.

@@ -39,7 +39,6 @@ from trainer.run.folder import (
     FIT_FOLDER,
     PREPARED_FOLDER,
     read_json,
-    write_json,
 )
 
 READ_BACK_FOLDER = "model"
@@ -62,37 +61,36 @@ def fit_language_model(
 
     Raises:
         BadInput: A file of an earlier start's ``prepared/`` was changed, or its token cache cannot
-            be written again as it was (see ``prepare``).
+            be written again as it was (see ``prepare``); or it was prepared with other initial
+            weights than ``init``.
     """
+    weights = None if init is None else init.folder.resolve()
     tokens = folder / PREPARED_FOLDER / TOKENS_FOLDER
     if not (tokens / FACTS_FILE).is_file():
         prepare(folder, data, parts, train, config, init, progress)
     else:
-        if init is not None:
-            _moved(folder / PREPARED_FOLDER / SPEC_FILE, init)
-        check_prepared(folder / PREPARED_FOLDER)  # once, before the other processes open it
+        check_prepared(folder / PREPARED_FOLDER, init)  # once, before the other processes open it
     with conductor.gathered(folder) as ranks:
-        best = fit_prepared(folder, ranks, progress, interrupted=conductor.stop.asked)
-    return predictor_of(folder, best, config, ranks), prompt_notes(
+        best = fit_prepared(folder, ranks, weights, progress, interrupted=conductor.stop.asked)
+    return predictor_of(folder, best, config, ranks, weights), prompt_notes(
         read_json(folder / PREPARED_FOLDER / SPEC_FILE)
     )
 
 
-def _moved(file: Path, init: Init) -> None:
-    """Record the current path of the checkpoint, which may have moved since the first start."""
-    content, place = read_json(file), str(init.folder.resolve())
-    if content["init"] != place:
-        write_json(file, content | {"init": place})
-
-
 def fit_prepared(
-    folder: Path, ranks: Ranks, progress: Progress, *, interrupted: threading.Event | None = None
+    folder: Path,
+    ranks: Ranks,
+    init: Path | None,
+    progress: Progress,
+    *,
+    interrupted: threading.Event | None = None,
 ) -> Path:
     """Fit the prepared run, or resume its newest checkpoint; all ranks must call it together.
 
     Args:
         folder: the run.
         ranks: the process group.
+        init: the folder of ``--init``; None starts from random weights.
         progress: receives lines about the fit, on rank 0.
         interrupted: event by which another thread ends the fit; signals end it, too.
 
@@ -108,7 +106,7 @@ def fit_prepared(
     record = read_json(folder / CONFIG_FILE)
     config = TrainConfig.from_mapping(record["config"])
     store = open_token_store(folder / PREPARED_FOLDER / TOKENS_FOLDER)
-    model = initial_model(folder, store, config)
+    model = initial_model(folder, store, config, init)
     if blocks_are_compiled(ranks.device.type, config.optimiser):
         model.compile_blocks()
     source = store_source(
@@ -143,10 +141,12 @@ def blocks_are_compiled(device_type: str, optimiser: OptimiserConfig) -> bool:
     return device_type == "cuda" and optimiser.zero_stage < 3
 
 
-def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) -> RegressorPredictor:
+def predictor_of(
+    folder: Path, best: Path, config: TrainConfig, ranks: Ranks, init: Path | None
+) -> RegressorPredictor:
     """Return the model with a checkpoint's weights; on a GPU, after saving and loading it."""
     prepared = folder / PREPARED_FOLDER
-    model = initial_model(folder, open_token_store(prepared / TOKENS_FOLDER), config)
+    model = initial_model(folder, open_token_store(prepared / TOKENS_FOLDER), config, init)
     load_weights(best, model)
     offset = read_json(prepared / SPEC_FILE)["offset"]
     fitted = RegressorPredictor(
@@ -158,19 +158,21 @@ def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) ->
     return fitted if ranks.device.type == "cpu" else fitted.read_back(prepared / READ_BACK_FOLDER)
 
 
-def initial_model(folder: Path, store: TokenStore, config: TrainConfig) -> Regressor:
+def initial_model(
+    folder: Path, store: TokenStore, config: TrainConfig, init: Path | None
+) -> Regressor:
     """Return the model of a prepared run before its first step.
 
-    Its weights are random, or those of ``--init``. Its features and target are standardised by the
-    train part.
+    Its weights are random, or those of the command's ``--init``; the path in ``prepared/`` is not
+    followed, because whoever wrote the run chose it. Its features and target are standardised by
+    the train part.
     """
     prepared = folder / PREPARED_FOLDER
     content = read_json(prepared / SPEC_FILE)
     with reading(f"{prepared / SPEC_FILE}"):
-        place = None if content["init"] is None else Path(content["init"])
         spec = RegressorSpec.from_json(content["spec"])
     check_ids(store, prepared / TOKENS_FOLDER, vocabulary=spec.vocabulary, num_slots=spec.num_slots)
-    model = built(spec, config.train.seed, place)
+    model = built(spec, config.train.seed, init)
     rows, targets = store.train_rows, store.targets
     residual = targets.log2_ns[rows].astype(np.float64) - targets.offset_log2_ns[rows]
     if model.spec.feature_names:

@@ -18,14 +18,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llmperf_common.features.features import feature_names
-from llmperf_common.files.plain_files import check_plain
+from llmperf_common.files.plain_files import UnfitFileError, check_plain
 from llmperf_common.statistics.splits import Part
 from trainer.config import TrainConfig
 from trainer.data.dataset import Texts, TrainingData
@@ -98,23 +98,23 @@ def prepare(
             shutil.rmtree(temporary)
 
 
-def check_prepared(prepared: Path) -> None:
+def check_prepared(prepared: Path, init: Init | None) -> None:
     """Check each file of ``prepared/`` before the fit: some are used only after it.
 
     Raises:
-        BadInput: A file is missing, damaged or changed.
+        BadInput: A file is missing, damaged or changed, or leads out of ``prepared``; or only one
+            of ``init`` and ``prepared`` names initial weights.
     """
     open_token_store(prepared / TOKENS_FOLDER, check_content=True)
     content = read_json(prepared / SPEC_FILE)
     mend = f"delete the folder {prepared} and train again, which writes it anew"
     try:
         with reading(f"{prepared / SPEC_FILE}", mend):
-            hashes = dict(content.get("files", {}))  # earlier releases wrote none
+            hashes = dict(content["files"]) if "files" in content else None
             offset, vocabulary = content["offset"], int(content["spec"]["vocabulary"])
-            now = _hashes(prepared, hashes)
-        changed = sorted(name for name, one in hashes.items() if now[name] != one)
-        if changed:
-            raise BadInput(f"{prepared / changed[0]}: is missing, or is not as it was written")
+            _check_init(prepared / SPEC_FILE, content["init"], init)
+        if hashes is not None:  # earlier releases wrote none
+            _check_hashes(prepared, hashes)
         encoder = Encoder.load(prepared / PROMPT_FOLDER)
         if encoder.tokenizer.num_tokens != vocabulary:
             raise BadInput(f"{prepared / PROMPT_FOLDER}: is not the tokenizer of the token cache")
@@ -124,16 +124,45 @@ def check_prepared(prepared: Path) -> None:
         raise BadInput(f"{error}: {mend}") from None
 
 
-def _hashes(place: Path, names: Iterable[str]) -> dict[str, str | None]:
-    """Return the SHA-256 of files by their paths in ``place``; None for a missing file."""
-    found: dict[str, str | None] = {}
+def _check_init(file: Path, recorded: object, init: Init | None) -> None:
+    """Check that a run was prepared with initial weights if and only if ``--init`` names some.
+
+    The folder may have moved: the run's identity has the digest of its files.
+    """
+    if init is None and recorded is not None:
+        raise BadInput(
+            f"{file}: names the initial weights {ascii(recorded)[:200]}, but the command names no "
+            "checkpoint, so they are not read; if you know the run, repeat its --init FOLDER"
+        )
+    if init is not None and recorded is None:
+        raise BadInput(
+            f"{file}: names no initial weights, but the command has --init {init.folder}"
+        )
+
+
+def _check_hashes(prepared: Path, hashes: Mapping[str, object]) -> None:
+    """Check the files of ``prompt/`` and ``offset/``; of ``hashes``, no name is opened.
+
+    Raises:
+        BadInput: A file is missing, additional or changed, or a link leads out of ``prepared``.
+    """
+    try:
+        now = _hashes(prepared, _names_in(prepared, PROMPT_FOLDER, OFFSET_FOLDER))
+    except (UnfitFileError, OSError) as error:
+        raise BadInput(str(error)) from None
+    changed = sorted(
+        name for name in now.keys() | hashes.keys() if now.get(name) != hashes.get(name)
+    )
+    if changed:
+        raise BadInput(f"{prepared}/{changed[0]}: is missing, or is not as it was written")
+
+
+def _hashes(place: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of files by their paths in ``place``."""
+    found: dict[str, str] = {}
     for name in names:
         path = place / name
-        try:
-            check_plain(path, max_bytes=_MOST_BYTES)
-        except FileNotFoundError:
-            found[name] = None
-            continue
+        check_plain(path, max_bytes=_MOST_BYTES, inside=place)
         with path.open("rb") as file:
             found[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found

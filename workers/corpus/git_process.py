@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Self
 
@@ -74,12 +75,14 @@ class GitProcess:
         # The limit of memory leaves out mapped packs. It covers the memory to which a tree of 3 MB
         # may unpack.
         limits = (str(os.getpid()), str(self._cpu_s), str(_MAX_MEMORY_BYTES))
+        # A file, because git would wait at a full pipe: a thousand broken packs give 300 KB.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by __exit__)
         command = (git, "--no-pager", f"--git-dir={source.resolve()}", *arguments)
         self._process = subprocess.Popen(
             (sys.executable, "-I", "-S", str(_STARTER), *limits, *command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             env=environment,
             start_new_session=True,
         )
@@ -88,7 +91,7 @@ class GitProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        with self._process:
+        with self._errors, self._process:
             if kind is not None:
                 self._process.kill()
             self._end()
@@ -171,8 +174,7 @@ class GitProcess:
         self._end()
         if not self._process.returncode:
             return ""
-        assert self._process.stderr is not None
-        text = self._process.stderr.read(_MESSAGE_CHARS * 4).decode("utf-8", "replace")
+        text = os.pread(self._errors.fileno(), _MESSAGE_CHARS * 4, 0).decode("utf-8", "replace")
         return " ".join(text.split())[:_MESSAGE_CHARS] or f"status {self._process.returncode}"
 
     def _check_time(self) -> None:

@@ -15,6 +15,8 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_MAX_FILE_BYTES = 2**20
+"""Limit of the file of error messages, the only one that git writes; later messages are lost."""
 
 
 def _limit(kind: int, most: int, hard_too: bool) -> None:
@@ -31,6 +33,8 @@ def main() -> None:
     if os.getppid() != parent_pid:
         os._exit(1)
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a message too many must not end git
+    _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES, hard_too=True)
     _limit(resource.RLIMIT_CORE, 0, hard_too=True)
     _limit(resource.RLIMIT_DATA, num_bytes, hard_too=True)
     _limit(resource.RLIMIT_CPU, cpu_s, hard_too=False)

@@ -93,11 +93,11 @@ class Dataset:
             KeyError: A column does not belong to that table.
         """
         wanted = project(table, columns)
-        shards = self.shards(table)
-        budget = UnpackedBudget(shards)
-        for entry in shards:
-            found = read_columns(self.shard_bytes(entry), entry.name, wanted.names)
-            budget.take(found, entry.name)
+        budget = UnpackedBudget()
+        for entry in self.shards(table):
+            data = self.shard_bytes(entry)
+            found = read_columns(data, entry.name, wanted.names)
+            budget.take(found, entry.name, len(data))
             yield conform(found, wanted)
 
     def sentinel(self) -> list[SentinelReading]:

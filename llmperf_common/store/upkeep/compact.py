@@ -222,11 +222,11 @@ def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> 
     parts: list[pa.Table] = []
     footers: list[Footer] = []
     entries: list[ShardEntry] = [getattr(pair, table) for pair in group]
-    budget = UnpackedBudget(entries)
+    budget = UnpackedBudget()
     for entry in entries:
         data = dataset.shard_bytes(entry)
         found = read_columns(data, entry.name, schema.names)
-        budget.take(found, entry.name)
+        budget.take(found, entry.name, len(data))
         parts.append(conform(found, schema))
         footers.append(read_footer(data, entry.name))
     rows = pa.concat_tables(parts)

@@ -144,7 +144,7 @@ class _Verification:
         self._tasks: Counter[str] = Counter()
         self._devices: dict[str, str] | None = {}
         self._keys: list[IdKeys] = []
-        self._budgets: dict[str, UnpackedBudget] = {}
+        self._budgets = {table: UnpackedBudget() for table in TABLES}
 
     def check_shards(self, manifest: Manifest) -> None:
         replaced = manifest.replaced_names
@@ -152,10 +152,6 @@ class _Verification:
         for name, times in Counter(entry.name for entry in manifest.shards).items():
             if times > 1:
                 self._note(ProblemKind.TWICE, name, f"listed {times} times")
-        self._budgets = {
-            table: UnpackedBudget(entry for entry in shards.values() if entry.table == table)
-            for table in TABLES
-        }
         for entry in shards.values():
             if entry.table not in TABLES:
                 self._note(ProblemKind.MANIFEST, entry.name, "is in none of the dataset's folders")
@@ -297,7 +293,7 @@ class _Verification:
             self._note(ProblemKind.DAMAGED, entry.name, str(error))
             return None
         try:
-            self._budgets[entry.table].take(table, entry.name)
+            self._budgets[entry.table].take(table, entry.name, len(data))
         except ShardError as error:
             self._note(ProblemKind.DAMAGED, entry.name, str(error))
             return None

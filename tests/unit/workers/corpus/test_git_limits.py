@@ -126,6 +126,19 @@ def test_a_silent_git_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch):
     assert time.monotonic() - began_s < 8, "git is killed at once"
 
 
+def test_a_git_with_much_to_complain_about_is_not_given_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """1,500 broken indexes of packs made git wait at a full pipe."""
+    monkeypatch.setattr(git_process, "_MAX_SILENCE_S", 5)
+    blob = git(root, "hash-object", "-w", "--stdin", given=KERNEL)
+    source = commit(root, f"100644 blob {blob}\ta.cl")
+    for index in range(1500):
+        (source / f"objects/pack/pack-{index:040x}.idx").write_bytes(b"broken" * 300)
+        (source / f"objects/pack/pack-{index:040x}.pack").write_bytes(b"PACK")
+    assert [one.path for one in entries(source)] == ["a.cl"]
+
+
 def test_git_has_limits_which_grow_with_what_it_reads(root: Path):
     """A tree of 3 MB, packed, took 3 GiB to list."""
     blob = git(root, "hash-object", "-w", "--stdin", given=KERNEL)
@@ -136,6 +149,7 @@ def test_git_has_limits_which_grow_with_what_it_reads(root: Path):
         soft, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
         assert soft == hard == 2**30
         assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
+        assert resource.prlimit(pid, resource.RLIMIT_FSIZE) == (2**20, 2**20)
         before, _ = resource.prlimit(pid, resource.RLIMIT_CPU)
         blobs._num_bytes += 2**30
         blobs.read(Entry(mode="100644", object_id=blob, path="a.cl"), 99)

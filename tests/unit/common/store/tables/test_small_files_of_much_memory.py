@@ -11,6 +11,8 @@ import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.schemas import TABLES
+from llmperf_common.store.files.filesystem import PosixFilesystem
+from llmperf_common.store.manifests.manifest import latest_manifest, manifest_name
 from llmperf_common.store.tables import unpacked_budget
 from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.tables.rows import kernels_table, samples_table
@@ -110,3 +112,27 @@ def test_the_budget_follows_the_size_of_the_files(
     monkeypatch.setattr(unpacked_budget, "ALWAYS_ALLOWED_BYTES", 0)
     path = make_dataset(tmp_path)
     assert open_dataset(path).kernels().num_rows == 3
+
+
+@pytest.mark.parametrize("reader", ["whole", "one by one"])
+def test_sizes_that_only_the_manifest_claims_do_not_raise_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """A shard of 10^15 bytes without a file switched the limit off."""
+    monkeypatch.setattr(unpacked_budget, "ALWAYS_ALLOWED_BYTES", 6 * 2**20)
+    monkeypatch.setattr(unpacked_budget, "MAX_RATIO", 1)
+    path = make_dataset(tmp_path, kernels_per_shard=1)
+    for number in (0, 1):
+        rewrite(path, "kernels", longer, number=number)
+    manifest = latest_manifest(PosixFilesystem(path))
+    last = manifest.of_table("kernels")[2]
+    shards = tuple(
+        dataclasses.replace(one, bytes=10**15) if one.name == last.name else one
+        for one in manifest.shards
+    )
+    text = dataclasses.replace(manifest, shards=shards).to_json()
+    (path / manifest_name(manifest.version)).write_bytes(text)
+    (path / last.name).unlink()
+    assert sum("6 MiB" in one.what for one in verify(path).problems) == 1
+    with pytest.raises(ShardError, match="more than the 6 MiB that are allowed"):
+        READERS[reader](path)
