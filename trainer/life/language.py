@@ -164,7 +164,7 @@ def initial_model(
     """Return the model of a prepared run before its first step.
 
     Its weights are random, or those of the command's ``--init``; the path in ``prepared/`` is not
-    followed, because whoever wrote the run chose it. Its features and target are standardised by
+    followed, because the author of the run chose it. Its features and target are standardised by
     the train part.
     """
     prepared = folder / PREPARED_FOLDER

@@ -205,6 +205,9 @@ def test_a_macro_of_devices_may_be_defined_after_it_is_tested():
         "#if !defined _TYPE\n#define _TYPE float\n#endif\n_TYPE one;",
         "#ifdef _USE_DOUBLE\ndouble one;\n#else\nfloat one;\n#endif",
         "#ifdef __DEBUG__\nint one;\n#endif",
+        "#if IMAGE_WIDTH > 64\nint one;\n#endif",
+        "#ifdef INT_TYPE\nint one;\n#endif",
+        "#ifndef M_TILE\n#define M_TILE 16\n#endif\nint one = M_TILE;",
     ],
 )
 def test_macros_of_users_are_no_devices_macros(source):
