@@ -5,7 +5,8 @@ FILE.csv [--part 2/14]``
 
 Random kernels of CORPUS with a signature are analysed by one child process, as ``llmperf collect``
 does it, and the time of all child processes is read each time a kernel is finished. FILE gets this
-time for each finished kernel, in seconds. With ``--part 2/14`` every fourteenth of these kernels is
+time for each kernel, in seconds, with its id, the number of its buffers, how many of them have a
+validated extent, a hash of the whole analysis and the reason if there is none. With ``--part 2/14`` every fourteenth of these kernels is
 analysed, from the second on, so that fourteen processes at once share the work.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import itertools
 import random
 import resource
@@ -23,6 +25,7 @@ from pathlib import Path
 
 import psutil
 
+from llmperf_common.analysis import Analysis
 from workers.corpus.parquet import Corpus, read_corpus
 from workers.discovery.find import NoDevice, choose
 from workers.execution.analyse_ahead import analyse_corpus
@@ -50,7 +53,7 @@ def main() -> int:
     if isinstance(ref, NoDevice):
         sys.exit(ref.message())
     totals = [_used_s()]
-    analyse_corpus(
+    analysed = analyse_corpus(
         Corpus(kernels=drawn, sha256=""),
         ref,
         num_children=1,
@@ -60,13 +63,27 @@ def main() -> int:
     costs = [after - before for before, after in itertools.pairwise(totals)]
     with arguments.out.open("w", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["number", "cpu_s"])
-        writer.writerows([number, f"{cost:.2f}"] for number, cost in enumerate(costs))
+        writer.writerow(["kernel", "cpu_s", "buffers", "validated", "analysis", "failure"])
+        # One child finishes the kernels in their order.
+        for kernel, cost in zip(analysed.kernels, costs, strict=True):
+            writer.writerow([kernel.kernel_id[:12], f"{cost:.2f}", *_summary(kernel.analysis)])
     sys.stdout.write(
         f"{len(costs)} kernels: mean {statistics.mean(costs):.2f}, "
         f"median {statistics.median(costs):.2f} CPU-seconds\n"
     )
     return 0
+
+
+def _summary(analysis: Analysis | None) -> tuple[int, int, str, str]:
+    assert analysis is not None, "every kernel gets an analysis"
+    text = repr(analysis).encode()
+    num_validated = sum(one.validated for one in analysis.extents)
+    return (
+        len(analysis.extents),
+        num_validated,
+        hashlib.sha256(text).hexdigest()[:12],
+        analysis.failure[:80],
+    )
 
 
 def _used_s() -> float:
