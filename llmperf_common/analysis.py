@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-ANALYSIS_VERSION = 4
+ANALYSIS_VERSION = 5
 """Version of the analysis. Raise it when the same source gives other extents, roles or inputs than
 before. It is part of the plan hash of plans that need analysis."""
 

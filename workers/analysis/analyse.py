@@ -13,6 +13,7 @@ from llmperf_common.records import Kernel
 from workers.analysis.copy.instrument import instrument
 from workers.analysis.copy.preprocess import varies_by_device
 from workers.analysis.copy.rewriter import UnresolvedError
+from workers.analysis.copy.source_copy import NO_BARRIERS
 from workers.analysis.facts import KernelFacts, kernel_facts
 from workers.analysis.judging import Judge
 from workers.analysis.probing import (
@@ -26,7 +27,8 @@ from workers.source.clang.parse import ParserCrashError, parse
 
 __all__ = ["Judged", "ProbeLimits", "analyse_kernel", "judge_kernel", "probe_limits"]
 
-NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
+_NOT_REACHED = "which not all work-items reach"
+_COSTLY = "of which too many are inside conditions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +74,10 @@ def judge_kernel(
     try:
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
         facts = _facts(kernel, instrumented)
-        if without_barriers:
+        why = _COSTLY if instrumented.lacks_barriers else ""
+        if without_barriers and not why:
             instrumented = replace(instrumented, source=NO_BARRIERS + instrumented.source)
+            why = _NOT_REACHED
         probing = Probing(
             kernel=kernel, instrumented=instrumented, facts=facts, prober=prober, limits=limits
         )
@@ -81,7 +85,7 @@ def judge_kernel(
         judge = Judge(pointers, instrumented, facts, probing, is_varying=is_varying)
         found = judge.analysis()
         return Judged(
-            analysis=_as_bounds(found) if without_barriers else found,
+            analysis=_without_barriers(found, why) if why else found,
             may_be_idle=judge.may_be_idle,
         )
     except UnresolvedError as error:
@@ -94,9 +98,9 @@ def judge_kernel(
         return Judged(analysis=unknown_analysis(kernel, why))
 
 
-def _as_bounds(analysis: Analysis) -> Analysis:
+def _without_barriers(analysis: Analysis, which: str) -> Analysis:
     """Mark the extents as not validated; without barriers, work-items may miss shared data."""
-    why = "probed without its barriers, which not all work-items reach"
+    why = f"probed without its barriers, {which}"
     return replace(
         analysis,
         extents=tuple(

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from llmperf_common.analysis import ContentsRule
 from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig, Strategy
-from workers.analysis.analyse import NO_BARRIERS
 from workers.analysis.copy.instrument import instrument
 from workers.analysis.copy.rewriter import UnresolvedError
+from workers.analysis.copy.source_copy import NO_BARRIERS
 from workers.device.interface import (
     DeviceFailure,
     Instrumented,
@@ -48,7 +48,7 @@ def planned_access_ranges(
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
     except UnresolvedError:
         return
-    if without_barriers:
+    if without_barriers and not instrumented.lacks_barriers:
         instrumented = replace(instrumented, source=NO_BARRIERS + instrumented.source)
     ended: set[Strategy] = set()
     for config in configs:

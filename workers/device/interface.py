@@ -268,7 +268,8 @@ class Instrumented:
     the text from which ``source`` was made. ``positions``: the pointer arguments, in the order of
     the table's rows. ``has_arrays``: the kernel indexes variables of fixed size, so a launch can
     exceed them. ``has_uncut_loops``: a loop contains a barrier, so it is never cut off, however
-    long it runs.
+    long it runs. ``lacks_barriers``: the kernel's barriers are left out, because a CPU device would
+    take very long to compile them.
     """
 
     source: str
@@ -277,6 +278,7 @@ class Instrumented:
     positions: tuple[int, ...]
     has_arrays: bool
     has_uncut_loops: bool
+    lacks_barriers: bool = False
 
 
 class Prober(Protocol):

@@ -18,6 +18,7 @@ from workers.analysis.copy.cursors import CALL, children_of, has_barrier, text_r
 from workers.analysis.copy.preprocess import varies_by_device
 from workers.analysis.copy.rewriter import CONTEXT, WIDEST_PLAIN_BYTES, Rewriter, UnresolvedError
 from workers.analysis.copy.source_copy import (
+    NO_BARRIERS,
     SourceCopy,
     body_of,
     line_of,
@@ -90,7 +91,8 @@ class CountedCopy:
     ``by_groups``: a work-item's code may depend on its group or on its position in the group, so
     the sample consists of whole work-groups, not warps. ``sites``: the accesses whose sectors are
     recorded; None for an access to private or local memory. ``positions``: the positions of the
-    kernel's pointer arguments.
+    kernel's pointer arguments. ``lacks_barriers``: barriers were left out that the caller wanted to
+    keep, because a CPU device would take very long to compile them.
     """
 
     source: str
@@ -99,6 +101,7 @@ class CountedCopy:
     positions: tuple[int, ...]
     is_grouped: bool
     by_groups: bool
+    lacks_barriers: bool = False
 
     @property
     def has_atomics(self) -> bool:
@@ -187,6 +190,8 @@ class _Maker:
         copy = self._copy
         kernel, reachable = copy.prepare()
         bodies = copy.defined(reachable)
+        lacks_barriers = copy.has_costly_barriers and not self._without_barriers
+        self._without_barriers = self._without_barriers or lacks_barriers
         needs_group = any(has_barrier(body) or _copies(body) for body, _ in bodies)
         is_grouped = needs_group and not self._without_barriers
         positions = self._kernel_header(kernel, is_grouped=is_grouped)
@@ -209,6 +214,7 @@ class _Maker:
             positions=positions,
             is_grouped=is_grouped,
             by_groups=needs_group or calls.asks_for_groups,
+            lacks_barriers=lacks_barriers,
         )
         turns = [0, *(blocks.block_at(one[0][0]).turn for one in rewriter.ranges)]
         for number, site in enumerate(made.sites, start=1):
@@ -244,7 +250,7 @@ class _Maker:
         }
         head = "".join(f"#define LP_{name} {value}\n" for name, value in sizes.items())
         if self._without_barriers:
-            head += "#define barrier(...)\n#define work_group_barrier(...)\n"
+            head += NO_BARRIERS
         files = resources.files("workers.work")
         hooks = "".join(files.joinpath(name).read_text() for name in ("hooks.cl", "touched.cl"))
         return with_hooks(copy, head, hooks)

@@ -176,6 +176,7 @@ def _running(
         copy = counted_copy(
             kernel.source, kernel.name, kernel.build_options, without_barriers=without_barriers
         )
+        is_unsure = is_unsure or copy.lacks_barriers
         return _Running(device.load(kernel, copy), copy, time_ns, is_unsure=is_unsure)
 
     if without_barriers:

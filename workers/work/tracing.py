@@ -78,7 +78,7 @@ def trace_accesses(
         if error.sticky:
             raise
         return error.failure
-    return replace(trace, without_barriers=without_barriers)
+    return replace(trace, without_barriers=without_barriers or copy.lacks_barriers)
 
 
 def _early_leavers(

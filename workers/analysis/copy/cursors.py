@@ -25,8 +25,11 @@ _TYPES = frozenset({2, 3, 5, TYPE_REF})
 visit of n levels would take 2**n steps."""
 COMPOUND, IF, WHILE, DO, FOR = 202, 205, 207, 208, 209
 LABEL, CASE, DEFAULT, SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
+RETURN = 214
+JUMPS = frozenset({210, 211})
+"""Kinds of ``goto``, with a label or an address."""
 _NESTING = frozenset({IF, WHILE, FOR, LABEL, CASE, DEFAULT, SWITCH})
-_BARRIERS = frozenset({"barrier", "work_group_barrier"})
+BARRIERS = frozenset({"barrier", "work_group_barrier"})
 
 
 def children_of(cursor: Any) -> list[Any]:
@@ -155,7 +158,7 @@ def has_barrier(cursor: Any) -> bool:
     while stack:
         one = stack.pop()
         if one._kind_id == CALL:
-            if one.spelling in _BARRIERS:
+            if one.spelling in BARRIERS:
                 return True
             callee = one.referenced
             definition = callee.get_definition() if callee is not None else None

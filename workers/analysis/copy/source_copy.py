@@ -13,6 +13,7 @@ from typing import Any
 
 from clang import cindex
 
+from workers.analysis.copy.conditional_barriers import MOST_CONDITIONAL, move_barriers
 from workers.analysis.copy.cursors import ARRAYS, POINTER, children_of
 from workers.analysis.copy.edits import Edits
 from workers.analysis.copy.outside import plain_text, refuse_extensions, refuse_outside, renaming
@@ -24,6 +25,8 @@ from workers.source.clang.types import TypeReader
 
 _FUNCTION_DECL, _VARIABLE, _PARAMETER, _COMPOUND, _CALL = 8, 9, 10, 202, 103
 _ERROR = 3
+NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
+"""Text before a copy that leaves the kernel's barriers out."""
 GLOBAL, LOCAL, CONSTANT = 1, 2, 3
 """libclang's numbers for the address spaces."""
 
@@ -63,6 +66,8 @@ class SourceCopy:
         self.bodies = {
             cursor.spelling: cursor for cursor in self.functions if cursor.is_definition()
         }
+        self.has_costly_barriers = False
+        """Whether a build with the barriers would take very long; set by ``prepare``."""
         self._unit = unit  # keeps the cursors valid
         self._renamed: list[str] = []
 
@@ -88,7 +93,15 @@ class SourceCopy:
                     self.edits.replace(start, end, "")
             else:
                 self._helper_header(cursor)
+        self._move_barriers(reachable)
         return kernel, reachable
+
+    def _move_barriers(self, reachable: dict[str, None]) -> None:
+        bodies = self.defined(reachable)
+        of_kernel = next(body for body, is_kernel in bodies if is_kernel)
+        helpers = [body for body, is_kernel in bodies if not is_kernel]
+        num_left = move_barriers(self.edits, of_kernel, helpers)
+        self.has_costly_barriers = num_left > MOST_CONDITIONAL
 
     def defined(self, reachable: dict[str, None]) -> list[tuple[Any, bool]]:
         """Return the bodies of the functions that stay, in order; True marks the kernel's body."""
