@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from llmperf_common.failures import FailureCode
 from llmperf_common.records import Argument, ArgumentKind, Device, Kernel, Signature
+from workers.analysis.ascending import CUT_OFF, CutOffs, run_ascending
 from workers.analysis.challenges import (
     Challenge,
     larger_local_sizes,
@@ -61,7 +62,6 @@ below 2**43."""
 _MOST_ACCESSES = 2**22
 """Maximum product of work-items and accesses in the text; large probes with more are left out."""
 _TRIED_SCALARS = (4, 64)
-_CUT_OFF = ProbeRecord(access_ranges=(), turns=0, trace=0, exceeded=True, overflow=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +173,20 @@ class Probing:
         return seen
 
     def _at_scale(self, scale: float) -> Seen:
+        """Run the points of one scale; not all of them if a smaller scale is needed anyway."""
         points = probe_points(self._design(scale))
         fitted = [one for one in points if not one.is_held_out]
         held_out = [one for one in points if one.is_held_out]
-        records = self._ascending(fitted, _CHUNK, HEAVY_TURNS)
-        records += self._ascending(held_out, FEWEST_HELD_OUT, HEAVY_TURNS)
+        is_last = scale == _SCALES[-1]
+        cut_offs = CutOffs(
+            HEAVY_TURNS, len(points) if is_last else int(_MOST_CUT_OFF * len(points))
+        )
+        records = run_ascending(fitted, _CHUNK, self.run, cut_offs.is_enough)
+        if cut_offs.too_many:
+            records += [CUT_OFF] * len(held_out)
+        else:
+            few = CutOffs(HEAVY_TURNS, len(held_out))
+            records += run_ascending(held_out, FEWEST_HELD_OUT, self.run, few.is_enough)
         return self._counted([*fitted, *held_out], records)
 
     def challenged(self) -> Seen:
@@ -186,8 +195,8 @@ class Probing:
         if self.has_uncut_loops:
             values = tuple(one for one in values if one.work <= _MOST_UNCUT_WORK)
         heaviest = HEAVY_TURNS if self.has_uncut_loops else _HELD_OUT_TURNS
-        records = self._ascending(values, _CHUNK, HEAVY_TURNS, is_challenge=True)
-        records += self._ascending(planned, _LARGEST_CHUNK, heaviest, is_challenge=True)
+        records = run_ascending(values, _CHUNK, self.run_far, _too_heavy(HEAVY_TURNS))
+        records += run_ascending(planned, _LARGEST_CHUNK, self.run_far, _too_heavy(heaviest))
         return self._counted([*values, *planned], records)
 
     def run_far(
@@ -242,34 +251,6 @@ class Probing:
             seed=self._seed,
             scale=scale,
         )
-
-    def _ascending(
-        self,
-        points: Sequence[Point],
-        at_once: int,
-        heaviest: int,
-        *,
-        is_challenge: bool = False,
-    ) -> list[ProbeRecord | None]:
-        """Run lighter points first. Stop after one that is too heavy; later ones count as cut off.
-
-        Challenges also stop when accesses come near the largest offset that a tag holds. Loop
-        iterations decide what is too heavy, not time, so that every machine gets the same result.
-        """
-        records: list[ProbeRecord | None] = [_CUT_OFF] * len(points)
-        order = sorted(range(len(points)), key=lambda index: (points[index].work, index))
-        for start in range(0, len(order), at_once):
-            chunk = order[start : start + at_once]
-            run = self.run_far if is_challenge else self.run
-            done = run([points[index] for index in chunk])
-            for index, record in zip(chunk, done, strict=True):
-                records[index] = record
-            known = [one for one in done if one is not None]
-            if any(one.turns > heaviest for one in known):
-                break
-            if is_challenge and any(_is_far(one) for one in known):
-                break
-        return records
 
     def run(
         self,
@@ -365,6 +346,11 @@ class Probing:
             cut_off_share=sum(record.exceeded for _, record in done) / num_done,
             overflow_share=sum(record.overflow for _, record in done) / num_done,
         )
+
+
+def _too_heavy(heaviest: int) -> Callable[[Sequence[ProbeRecord]], bool]:
+    """Return whether a record has more loop iterations, or an offset near the largest of a tag."""
+    return lambda records: any(one.turns > heaviest or _is_far(one) for one in records)
 
 
 def _is_far(record: ProbeRecord) -> bool:

@@ -100,14 +100,16 @@ ulong lp_clip(lp_ctx *c, ulong index, ulong length)
     return index % length;
 }
 
-// Counts one more loop iteration; true when the launch has reached its limit. A loop inside others
-// then ends early each time it runs. A launch that was cut off and reaches LP_TOO_MANY_TURNS ends all
-// its loops at once, also those of later work-items.
-bool lp_turn(lp_ctx *c)
+// Counts a loop iteration, as `weight` iterations (turn_weights.py, at most 64); true when the launch
+// has reached its limit. A loop inside others then ends early each time it runs. A launch that was
+// cut off and reaches LP_TOO_MANY_TURNS ends all its loops at once, also those of later work-items.
+bool lp_turn(lp_ctx *c, uint weight)
 {
     if (c->is_cut)
         return true;
-    if (++c->turns & 63u)
+    uint before = c->turns;
+    c->turns += weight;
+    if (!((before ^ c->turns) & ~63u))
         return false;
     ulong turns = atom_add(&c->table[0], 64ul);
     if (turns < c->most_turns)
@@ -117,10 +119,12 @@ bool lp_turn(lp_ctx *c)
     return true;
 }
 
-// Counts one more iteration of a loop that must not be left early, because it has a barrier.
-void lp_count(lp_ctx *c)
+// Counts an iteration of a loop that must not be left early, because it has a barrier.
+void lp_count(lp_ctx *c, uint weight)
 {
-    if (!(++c->turns & 63u))
+    uint before = c->turns;
+    c->turns += weight;
+    if ((before ^ c->turns) & ~63u)
         atom_add(&c->table[0], 64ul);
 }
 

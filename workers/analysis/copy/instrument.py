@@ -22,6 +22,7 @@ from workers.analysis.copy.source_copy import (
     CONSTANT,
     GLOBAL,
     LOCAL,
+    NO_BARRIERS,
     SourceCopy,
     body_of,
     line_of,
@@ -61,19 +62,23 @@ def _instrumented(copy: SourceCopy) -> Instrumented:
     kernel, reachable = copy.prepare()
     positions = _kernel_header(copy, kernel)
     rewriter = Rewriter(edits=copy.edits, sites=copy.sites, types=copy.types, line_of=line_of)
-    walk = FunctionWalk(rewriter, copy.bodies.__contains__)
+    walk = FunctionWalk(rewriter, copy.bodies.__contains__, weighs_turns=True)
     for body, is_kernel in copy.defined(reachable):
         walk.rewrite(body, is_kernel=is_kernel)
     hooks = resources.files("workers.analysis.copy").joinpath("hooks.cl").read_text()
     if len(copy.sites.sites) >= 2**16:
         raise UnresolvedError("more than 65,535 accesses")
+    head = _head(copy, len(positions))
+    if copy.has_costly_barriers:
+        head += NO_BARRIERS
     return Instrumented(
-        source=with_hooks(copy, _head(copy, len(positions)), hooks),
+        source=with_hooks(copy, head, hooks),
         expanded=copy.text,
         sites=tuple(copy.sites.sites),
         positions=positions,
         has_arrays=copy.sites.has_arrays,
         has_uncut_loops=copy.sites.has_uncut_loops,
+        lacks_barriers=copy.has_costly_barriers,
     )
 
 

@@ -21,6 +21,7 @@ from workers.analysis.copy.cursors import (
     MEMBER,
     PAREN,
     REFERENCE,
+    RETURN,
     STRING,
     SUBSCRIPT,
     TYPE_REF,
@@ -39,9 +40,10 @@ from workers.analysis.copy.cursors import (
     text_range,
 )
 from workers.analysis.copy.rewriter import CONTEXT, Rewriter
+from workers.analysis.copy.turn_weights import turn_weight
 from workers.source.clang.nodes import Space, TypeClass
 
-_SIZEOF, _RETURN = 136, 214
+_SIZEOF = 136
 _PUNCTUATION = re.compile(rb"""[(){}\[\];]|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 _LARGEST_VARIABLE = 2**20
 """Bytes of a variable above which a stack could overflow, or a runtime drop the launch silently."""
@@ -64,6 +66,7 @@ class FunctionWalk:
         is_defined: whether the file defines a function of this name.
         calls: rewrites calls; None for the memory analysis's ``CallRewriter``.
         leave: code that runs before the kernel returns.
+        weighs_turns: pass the weight of an iteration to the loops' hooks.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class FunctionWalk:
         *,
         calls: CallRewriter | None = None,
         leave: str = f"lp_end({CONTEXT});",
+        weighs_turns: bool = False,
     ) -> None:
         self._rewriter = rewriter
         self._edits = rewriter.edits
@@ -80,6 +84,7 @@ class FunctionWalk:
         self._type = rewriter.type
         self._calls = calls or CallRewriter(rewriter, is_defined)
         self._leave = leave
+        self._weighs_turns = weighs_turns
         self._is_kernel = False
 
     def rewrite(self, body: Any, *, is_kernel: bool) -> None:
@@ -144,7 +149,7 @@ class FunctionWalk:
             self._visit_other(cursor)
 
     def _visit_other(self, cursor: Any) -> None:
-        if cursor._kind_id == _RETURN and self._is_kernel:
+        if cursor._kind_id == RETURN and self._is_kernel:
             start, end = text_range(cursor)
             self._edits.insert(start, f"{{ {self._leave} ")
             self._edits.close(statement_end(self._edits.raw, cursor, end), " }")
@@ -249,9 +254,10 @@ class FunctionWalk:
         children = children_of(cursor)
         body = children[0] if cursor._kind_id == DO else children[-1]
         # If a work-item left a loop with a barrier early, all others would wait at the barrier.
-        hook = f"if (lp_turn({CONTEXT})) break; "
+        weight = f", {turn_weight(body)}" if self._weighs_turns else ""
+        hook = f"if (lp_turn({CONTEXT}{weight})) break; "
         if has_barrier(body):
-            hook = f"lp_count({CONTEXT}); "
+            hook = f"lp_count({CONTEXT}{weight}); "
             self._sites.has_uncut_loops = True
         start, end = text_range(body)
         if body._kind_id == COMPOUND:
@@ -290,7 +296,7 @@ def _returns(body: Any) -> list[Any]:
     found, stack = [], [body]
     while stack:
         one = stack.pop()
-        if one._kind_id == _RETURN:
+        if one._kind_id == RETURN:
             found.append(one)
         stack.extend(children_of(one))
     return found

@@ -138,8 +138,21 @@ def test_loops_count_their_turns_and_loops_with_barriers_are_never_left_early():
         do { barrier(CLK_LOCAL_MEM_FENCE); t[0] = 1; } while (n--);
         while (n) ; }"""
     text = body(source)
-    assert text.count("if (lp_turn(lp_c)) break;") == 2
-    assert text.count("{ lp_count(lp_c);  barrier") == 1
+    assert text.count("if (lp_turn(lp_c, 1)) break;") == 2
+    assert text.count("{ lp_count(lp_c, 1);  barrier") == 1
+
+
+def test_iterations_that_take_long_count_several_times():
+    source = """float far(float x) { return tan(x) + sin(x); }
+    __kernel void k(__global float *a, int n) {
+        for (int i = 0; i < n; ++i) { ALL
+            for (int j = 0; j < n; ++j) a[j] = min(a[i], tan(a[j])); }
+        while (n--) { a[n] = FAR; } }"""
+    source = source.replace("ALL", "a[i] = tan(a[i]); " * 16).replace(
+        "FAR", " + ".join(8 * ["far(n)"])
+    )
+    weights = re.findall(r"lp_turn\(lp_c, (\d+)\)", body(source))
+    assert weights == ["6", "1", "4"]  # (16 * 4 + 32) / 16, less than 1, 8 * 2 * 4 / 16
 
 
 def test_every_way_out_of_the_kernel_hands_in_its_record():
