@@ -1,8 +1,8 @@
 """The driver of ``collect --cluster``, which finds the devices, makes the plan and watches actors.
 
-Owns the order of steps in a run over many nodes; no data passes through the driver. The driver may
-die at any time: its actors end with it. The same command then attaches to the dataset and its
-ledger, and resumes the run.
+Owns the order of steps in a run over many nodes; no data passes through the driver. If the driver
+dies, its actors end, too. The same command, started again, attaches to the dataset and its ledger
+and resumes the run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NoSlotsError(DeviceLostError):
 
 
 class ClusterObserver(Protocol):
-    """Observes a run over many nodes, without influence on the run."""
+    """Receives the progress of a run over many nodes, and does not influence the run."""
 
     def say(self, text: str) -> None:
         """Show ``text`` to the operator."""
@@ -108,7 +108,8 @@ def collect_on_cluster(
     started_s = time.monotonic()
     installation = loaded_installation()
     limits = config.limits
-    # Only the driver checks the limits of the whole run, because an actor knows its own rows only.
+    # The limits on time and failures hold for the whole run. An actor knows only its own rows, so
+    # the driver checks these limits.
     theirs = config.model_copy(
         update={"limits": limits.model_copy(update={"max_time_s": None, "max_failures": None})}
     )
@@ -161,7 +162,7 @@ def collect_on_cluster(
     devices = tuple(pool.devices.values())
     if latest_manifest(fs) is None:
         if reason is EndReason.INTERRUPTED:
-            raise KeyboardInterrupt  # no task has finished yet
+            raise KeyboardInterrupt  # no result is published, so there is nothing to summarise
         raise _unfinished(pool, plan, None)
     summary = summarise(fs, plan, devices, reason, seconds=time.monotonic() - started_s)
     if reason is EndReason.COMPLETE and summary.num_tasks_done < summary.num_tasks:
@@ -177,7 +178,7 @@ def _opened(
     started_s: float,
     say: Callable[[str], None],
 ) -> tuple[Device, ...]:
-    """Wait until the pool is settled or the time is up; return the devices that were opened."""
+    """Wait until the actors have opened their devices, or the time is up; return these devices."""
     deadline_s = started_s + config.cluster.start_timeout_s
     has_told = False
     while True:
@@ -283,7 +284,7 @@ def _why_none(pool: ActorPool) -> str:
         f"  {record.slot.name}: {record.why or 'no answer yet'}" for record in pool.slots.values()
     ]
     lines += [f"  {text}" for text in pool.missing_labels]
-    return "\n".join(["no node of the cluster can collect", *(lines or ["  it has no node"])])
+    return "\n".join(["no node of the cluster can collect", *(lines or ["  there is no node"])])
 
 
 def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> Exception:
@@ -301,8 +302,8 @@ def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> 
     text = "\n".join(
         [
             f"{plan.num_tasks - num_done:,} of {plan.num_tasks:,} tasks are left and no actor can "
-            "take them; all finished tasks are saved. Mend the causes and run the same command "
-            "again, which resumes:",
+            "take them; all finished tasks are saved. Remove these causes and run the same command "
+            "again to resume:",
             *lines,
         ]
     )

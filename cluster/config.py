@@ -1,4 +1,4 @@
-"""The config tree for collecting on a cluster: that for one machine, and the node ``cluster``."""
+"""The config tree for collecting on a cluster: that of one machine, plus the node ``cluster``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NodePool(Node):
 
 
 class ClusterConfig(Node):
-    """Where actors run, and when the pool gives an actor up. No key here enters the plan hash."""
+    """Where actors run, and when a GPU is given up. No key here is part of the plan hash."""
 
     pools: tuple[NodePool, ...] = Field(
         (NodePool(),),

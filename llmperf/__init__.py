@@ -1,6 +1,6 @@
 """LLMPerf: predict the run time of a GPU kernel from its source, and collect the data for that.
 
-This is the public Python API. Its parts are loaded on first use: ``import llmperf`` alone is fast.
+This is the public Python API. ``import llmperf`` is fast, because it loads each part on first use.
 
 >>> import llmperf
 >>> llmperf.__version__

@@ -1,4 +1,4 @@
-"""``python -m llmperf``: the command line, for launchers of modules (``torchrun -m llmperf``)."""
+"""``python -m llmperf``: the same as ``llmperf``; ``torchrun -m llmperf`` needs this form."""
 
 from llmperf.cli.main import run
 

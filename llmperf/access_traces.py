@@ -22,7 +22,7 @@ from llmperf_common.store.tables.argument_rows import arguments_from_rows
 from llmperf_common.store.tables.launch_rows import LAUNCH_COLUMNS, launch_from_row
 
 _MOST_CHARACTERS = 240
-"""Maximum number of characters of a reason."""
+"""Maximum number of characters of a reason why there is no trace."""
 _ROW_COLUMNS = ("kernel_id", "status", *LAUNCH_COLUMNS)
 _OK = "ok"
 _MOST_DIMENSIONS = 3
@@ -43,8 +43,8 @@ def traced_accesses(
     Args:
         samples: table of ``schemas.SAMPLES``.
         kernels: table of ``schemas.KERNELS``.
-        names: names or ids of kernels. If one of them is not in the dataset, nothing is traced and
-            the result is empty, because the report will refuse the name.
+        names: names or ids of kernels. If the dataset lacks one of them, the report will refuse
+            this name, so nothing is traced and the result is empty.
         step: ``off`` traces nothing.
         progress: receives one line before each step that takes seconds.
 
@@ -70,7 +70,7 @@ def traced_accesses(
 
 def _kernel_rows(kernels: pa.Table, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the first row of each kernel with one of the names or ids."""
-    # A name that is not valid UTF-8 is the name of no kernel, and Arrow would refuse it.
+    # Leave out names that are not valid UTF-8: no kernel has one, and Arrow would refuse it.
     wanted = pa.array([one for one in names if _is_utf8(one)], pa.string())
     is_named = pc.or_(
         pc.is_in(kernels.column("kernel_id").cast(pa.string()), value_set=wanted),

@@ -57,8 +57,8 @@ def open_dataset(path: str | Path) -> Dataset:
 def verify(path: str | Path) -> VerifyReport:
     """Check the integrity of a dataset: hashes, ids, and that each task is stored exactly once.
 
-    Damage raises no exception: ``problems`` lists the damage, and ``clean`` is true if there is no
-    damage. A run may be collecting into the dataset meanwhile.
+    Damage raises no exception: the report's ``problems`` lists the damage, and its ``clean`` is
+    true if there is none. The dataset may be in use by a running collection.
 
     Args:
         path: the dataset: a folder or ``s3://BUCKET/PREFIX``.
@@ -372,10 +372,11 @@ def predict_many(
 ) -> list[Prediction]:
     """Predict thousands of launches of one kernel; read its source and call the model only once.
 
-    Each predicted time equals that of ``predict`` if both calls counted the launch's work. Work is
-    counted for at most 20 s per 512 launches. If none of 512 launches can be counted, counting
-    ends. ``work`` of each prediction is ``counted`` or ``none``. All launches are checked before
-    the first is predicted.
+    The model can use the work of a launch, that is, its operations and memory accesses, which are
+    counted on a CPU OpenCL device. ``work`` of each prediction says whether this launch's work was
+    ``counted`` or not (``none``). A predicted time equals that of ``predict`` if both calls counted
+    the work. Counting takes at most 20 s per 512 launches, and ends early if none of 512 launches
+    can be counted. All launches are checked before the first is predicted.
 
     Args:
         source: an OpenCL C file, or its text.

@@ -1,4 +1,4 @@
-"""The functions ``collect`` and ``collect_on_cluster`` of the Python API and the commands.
+"""The functions ``collect`` and ``collect_on_cluster``, for the Python API and the command.
 
 Owns the translation of simple arguments to config, device, ledger and observer. Heavy imports
 happen inside the functions.
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 SourcePath = str | os.PathLike[str]
 Overrides = Mapping[str, Any] | Sequence[str]
 _LEAST_ADDRESS_SPACE_BYTES = 512 * 2**20
-"""Bytes of address space that Python, Arrow and SQLite need. With an OpenCL runtime they need 800
-MiB."""
+"""Minimum address space in bytes: Python, Arrow and SQLite alone need this much. With an OpenCL
+runtime, collecting needs 800 MiB."""
 ConfigT = TypeVar("ConfigT", bound="Node")
 
 
@@ -267,7 +267,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def check_memory_limit() -> None:
-    """Raise CommandError if ``ulimit -v`` allows less memory than any collector needs."""
+    """Raise CommandError if ``ulimit -v`` allows too little memory for any collector."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE_BYTES:
         what = (

@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
             Exit.BAD_INPUT, f"{folder}: no finished demo ({error}): run `make demo`"
         ) from None
     wanted = set(scored.column("sample_id").to_pylist())
-    # All arguments are given below, so no extents are needed: skip the analysis.
+    # The launches below give all arguments, so the sizes of buffers are known: skip the analysis.
     model = api.load_model(folder / "model", analyse=False)
     rows = [_row(sample, kernel, model) for sample, kernel in _chosen(folder, wanted)]
     answer_table(

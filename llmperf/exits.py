@@ -1,4 +1,4 @@
-"""The conversion of exceptions to messages and exit codes (``llmperf_common/errors.py``).
+"""Convert exceptions to messages and exit codes (``llmperf_common/errors.py`` has the codes).
 
 0 done, 2 usage, 3 bad input, 4 no usable device, 5 more failures than ``--max-failures`` or no
 kernel compiles, 130 interrupted with state saved. Other exceptions are bugs and show a traceback.
@@ -36,7 +36,7 @@ __all__ = [
 
 
 STANDARD_OUTPUT = "standard output"
-"""Stands for a file name in errors of the stream that results are written to."""
+"""Used as the file name in errors about the stream to which results are written."""
 
 
 class CommandError(LlmperfError):
@@ -175,7 +175,7 @@ cause. ``torchrun`` ends all processes as soon as one has ended."""
 
 
 def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
-    """Whether the first process of ``torchrun``, with the same command, reports the same error."""
+    """Whether ``torchrun`` started this process, and its first process reports the error, too."""
     if os.environ.get("RANK", "0") == "0":
         return False
     is_echo = isinstance(error, LlmperfError) and error.is_echo

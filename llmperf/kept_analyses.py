@@ -1,7 +1,7 @@
 """Analyses that ``llmperf corpus build --analyse`` keeps until its corpus is written.
 
-Owns the folder ``.NAME.DEVICE.analyses`` beside the corpus. An interrupted command that is run
-again finds its earlier analyses there. The files have the form of ``analysis_cache.py``.
+Owns the folder ``.NAME.DEVICE.analyses`` beside the corpus. If the command is interrupted and run
+again, it finds its earlier analyses there. ``analysis_cache.py`` owns the form of the files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from workers.corpus.parquet import Corpus, corpus_to_write
 from workers.device.interface import DeviceRef
 
 _CORPUS_BYTES, _BYTES_A_KERNEL = 2**20, 1024
-"""Free space that a corpus needs: a fixed part, and a part for each kernel. (In a corpus from
-GitHub a kernel takes about half a kibibyte.)"""
+"""Bytes of free space that a corpus needs: a fixed part, and a part for each kernel. (In a corpus
+from GitHub a kernel takes about 0.5 KiB.)"""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OWN_NAME = re.compile(r"[0-9a-f]{20}-v\d+\.json|\.llmperf-\w+\.partial")
 """Names of the files of ``AnalysisCache``, including partial files that a killed process leaves."""
 _FILE_BYTES = 4096
-"""Space of one kept analysis: a block of the usual file systems."""
+"""Bytes on disk of one kept analysis: one block of the usual file systems."""
 
 
 class KeptAnalyses:
@@ -45,7 +45,7 @@ class KeptAnalyses:
     Raises:
         OutputTaken: ``out`` exists and is not a corpus; or the folder for the analyses exists and
             is a link, is not a folder, or other users own it or may write to it.
-        OSError: The folder cannot be created, so ``out`` could not be written, either.
+        OSError: The folder cannot be created; ``out``, which lies beside it, could not be either.
     """
 
     def __init__(self, out: Path, device: DeviceRef) -> None:
@@ -60,7 +60,8 @@ class KeptAnalyses:
         except FileExistsError:
             is_new = False
         found = self.folder.lstat()
-        # Some file systems show other owners and modes than those that were asked for.
+        # The owner and mode of a new folder are not checked, because some file systems show others
+        # than those that were set.
         is_own = is_new or (found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE)
         if not stat.S_ISDIR(found.st_mode) or not is_own:
             raise OutputTaken(

@@ -80,7 +80,7 @@ _ShownT = TypeVar("_ShownT")
 def show_of(
     progress: bool | Callable[[_ShownT], object] | None, as_command: Callable[[_ShownT], object]
 ) -> Callable[[_ShownT], object]:
-    """Return the function to call: ``as_command`` for True, a silent function for None or False.
+    """Return the function to show progress: ``as_command`` for True, a silent one for None, False.
 
     If ``progress`` is a function, it is returned.
 

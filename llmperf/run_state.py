@@ -17,7 +17,7 @@ from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import WorkerReport
 
 STALE_S = 15.0
-"""Seconds without a report after which a worker counts as dead or cut off; workers
+"""Seconds without a report after which a worker counts as dead or cut off from the ledger. Workers
 report every 2 s."""
 _FINAL = ("ended", "drained", "failed")
 _NUMBERS = frozenset(

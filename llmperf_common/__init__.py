@@ -1,4 +1,4 @@
 """Typed records, ids, config, schemas, store and ledger: what every other package shares.
 
-Owns no GPU, no Ray and no torch; importing it loads only the standard library.
+Uses no GPU, no Ray and no torch. Importing the package loads only the standard library.
 """

@@ -1,4 +1,4 @@
-"""The results of memory analysis: the extent of each buffer, and the values that steer a kernel.
+"""The results of memory analysis: the extent of each buffer, and inputs that let a kernel work.
 
 Owns these records and their evaluation for one launch; ``workers/analysis`` finds them. An extent
 is the largest index touched plus one, in elements of the declared pointee type.
@@ -15,8 +15,8 @@ ANALYSIS_VERSION = 5
 before. It is part of the plan hash of plans that need analysis."""
 
 VALUE_LIMIT = "value_limit"
-"""Name of a factor in the polynomial of an ``IndexTarget``: it stands for the limit of the values
-that index the target."""
+"""A name that the polynomial of an ``IndexTarget`` may use beside launch sizes and scalars. It
+stands for the upper limit of the values that index the target."""
 
 
 class ContentsRule(StrEnum):
@@ -50,8 +50,9 @@ class Term:
 
 
 _MAX_TERMS, _MAX_DEGREE = 256, 16
-"""Limits of a polynomial. An analysis gives at most degree 3. A dataset from elsewhere may hold any
-polynomial, and each launch evaluates it."""
+"""Maximum number of terms of a polynomial, and of factors of a term. An analysis gives at most
+degree 3. The limits are for datasets of unknown origin, because each launch evaluates the
+polynomial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class Polynomial:
     terms: tuple[Term, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError if there are more terms or factors than an analysis gives."""
+        """Raise ValueError if there are more terms or factors than the limits allow."""
         if len(self.terms) > _MAX_TERMS or any(
             len(one.factors) > _MAX_DEGREE for one in self.terms
         ):
@@ -154,7 +155,7 @@ class IndexRole:
 class ScalarChoice(StrEnum):
     """The value that a scalar gets instead of the usual one.
 
-    Floating-point scalars get only ``SIDE`` and ``ROOT``, where they are used as sizes.
+    A floating-point scalar gets ``SIDE`` or ``ROOT``, and only if the kernel uses it as a size.
     """
 
     ZERO = "zero"
@@ -197,7 +198,7 @@ class InputChoice:
             observed.
         active_share: share of work-items active with the chosen values; None where no values were
             chosen.
-        reason: why no inputs were chosen although many work-items are idle.
+        reason: why no inputs were chosen, although many work-items are idle with the usual inputs.
     """
 
     floats_free: bool | None = None
@@ -257,12 +258,12 @@ class Analysis:
         )
 
     def with_usual_inputs(self, reason: str = "") -> Analysis:
-        """Return the analysis with unchanged inputs and ``reason``; ``floats_free`` is kept."""
+        """Return the analysis with the usual inputs, and why they stay; ``floats_free`` is kept."""
         known = self.inputs.floats_free if self.inputs else None
         return replace(self, inputs=InputChoice(floats_free=known, reason=reason))
 
     def index_role(self, position: int) -> IndexRole | None:
-        """Return the role of a buffer's values; None if they are neither index nor loop bound."""
+        """Return the role of a buffer's values; None if no value is an index or a loop bound."""
         return next((one for one in self.index_roles if one.position == position), None)
 
 

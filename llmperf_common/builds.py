@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class OccupancyLimit(StrEnum):
-    """What bounds the number of work-groups that a multiprocessor holds at once."""
+    """The resource that limits how many work-groups a multiprocessor can hold at once."""
 
     WORK_GROUPS = "work_groups"
     WORK_ITEMS = "work_items"

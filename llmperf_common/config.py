@@ -106,7 +106,7 @@ def load_config(
         _merge(tree, _parse_toml(_read_preset(preset_folder, preset), f"preset {preset!r}"))
     if file is not None:
         try:
-            with file.open("rb") as stream:  # bounded: the file may be huge or endless
+            with file.open("rb") as stream:  # read a limited part: the file may be huge or endless
                 text = stream.read(4 * _MAX_TOML_CHARS + 1).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"config file {file}: {error}") from None
@@ -155,12 +155,13 @@ _TEXT_OR_COMMENT = re.compile(
     r"|(?P<comment>#[^\n]*+)",
     re.DOTALL,
 )
-"""A text without an end ends with its line or the file, so that each character is looked at once."""
+"""A TOML text or comment. A text without a closing quote ends with its line or the file, so that
+the search looks at each character only once."""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS + 1}}}")
 
 
 def _has_long_key(text: str) -> bool:
-    """Whether a key of a TOML text has too many parts; texts and comments do not count.
+    """Whether a key in a TOML document has too many parts; dots in texts and comments do not count.
 
     >>> _has_long_key("a" + ".a" * 40 + " = 1"), _has_long_key("path = '" + "a." * 40 + "'")
     (True, False)
@@ -248,7 +249,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _innermost(error: pydantic.ValidationError) -> list[Any]:
-    """Return the errors; leave out an error of a collection that one of its entries caused."""
+    """Return the errors, without those of a list or table that an error of its entry caused."""
     items = error.errors()
     inside = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
     return [item for item in items if item["loc"] not in inside]

@@ -7,7 +7,7 @@ from llmperf_common.records import LaunchConfig, Strategy
 
 
 def empty_config(*, kernel_id: str, device_class: str, strategy: Strategy) -> LaunchConfig:
-    """Return a config with empty sizes, for the one row of a kernel that fails before planning."""
+    """Return a config with empty sizes, for the only row of a kernel that fails before planning."""
     return LaunchConfig(
         sample_id=sample_id(
             kernel_id=kernel_id, global_size=(), local_size=(), args=(), device_class=device_class

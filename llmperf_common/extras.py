@@ -1,7 +1,6 @@
 """The error for an optional library that is not installed, and the import that raises it.
 
-In each package only one module may import a given heavy library. Ruff enforces this rule, not this
-module.
+In each package only one module may import a given heavy library. (Ruff enforces this rule.)
 """
 
 from __future__ import annotations

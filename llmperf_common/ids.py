@@ -20,7 +20,7 @@ _ENCODER = json.JSONEncoder(
 
 HARNESS_VERSION = 2
 """Harness version: the version of the measuring code. It is part of ``sample_id``. Raise it only if
-times change meaning."""
+the meaning of the measured times changes."""
 
 
 def canonical_json(value: object) -> str:
@@ -58,9 +58,9 @@ def task_id(*, plan_hash: str, kernel_id: str, device_class: str) -> str:
 
 
 def task_id_heads(*, plan_hash: str, kernel_ids: Iterable[str], device_class: str) -> bytes:
-    """Return the first 8 bytes of each kernel's ``task_id``, joined.
+    """Return the first 8 bytes of each kernel's ``task_id``, one after the other.
 
-    This function is 10 times as fast as ``task_id``.
+    This function is 10 times as fast as a call of ``task_id`` for each kernel.
 
     >>> wanted = task_id(plan_hash="p", kernel_id="k", device_class="c")
     >>> task_id_heads(plan_hash="p", kernel_ids=["k"], device_class="c").hex() == wanted[:16]

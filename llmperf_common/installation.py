@@ -1,10 +1,10 @@
 """Whether LLMPerf's files are still those that this process has loaded.
 
-An upgrade during a run changes the files, and each child process that starts after it would run
-another version than its parent: rows would name the parent's ``harness_version`` although other
-code measured them. So a parent notes its files before it starts its first child, checks them before
-each start, and tells each child their hash, which the child checks itself. On a cluster the driver
-tells its hash to the actors.
+If the files are upgraded during a run, child processes that start later run another version than
+their parent. Their rows would name the parent's ``harness_version``, although other code measured
+them. So a parent notes its files before it starts the first child, and checks them before it starts
+another one. Each child gets the files' hash from its parent and compares it with its own files. On
+a cluster the driver passes its hash to the actors.
 
 Owns the names of the packages that measure, and the hash of their files.
 """
@@ -36,7 +36,7 @@ class InstallationChanged(LlmperfError):  # noqa: N818
 
 
 class Installation:
-    """The files of the packages that measure, as they are when it is created.
+    """The files of the packages that measure, as they were when the object was created.
 
     Args:
         root: the folder with the packages.
@@ -50,7 +50,7 @@ class Installation:
         """Hash of the files' names and contents, 64 hex digits."""
 
     def check(self) -> None:
-        """Check that the files have the content that they had.
+        """Check that the files have not changed since the object was created.
 
         Raises:
             InstallationChanged: A file was changed, added or removed.
@@ -69,14 +69,14 @@ class Installation:
         self._stamps = stamps
 
     def require(self, sha256: str, of: str) -> None:
-        """Check that another process has equal files.
+        """Check that another process has the same files.
 
         Args:
-            sha256: the hash of its files.
-            of: names it in the message.
+            sha256: the hash of the other process's files.
+            of: names the other process in the message.
 
         Raises:
-            InstallationChanged: Its files are others.
+            InstallationChanged: The other process has other files.
         """
         if self.sha256 != sha256:
             raise InstallationChanged(
@@ -101,7 +101,7 @@ class Installation:
         """Return the SHA-256 of each file that is there, by its path below the root."""
         found = {}
         for name in names:
-            # A file may be removed in this moment, by an upgrade.
+            # An upgrade may remove a file at this very moment.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found[name] = sha256_hex((self._root / name).read_bytes())
         return found
@@ -132,7 +132,7 @@ def check_as_parent() -> None:
     Call it after the child's modules are imported.
 
     Raises:
-        InstallationChanged: The files are others.
+        InstallationChanged: The files are not the parent's.
     """
     wanted = os.environ.get(HASH_VARIABLE)
     if wanted is not None:

@@ -24,8 +24,8 @@ INTEGER_RANGES = {
 """Smallest and largest value of each OpenCL integer type of fixed width."""
 
 MOST_ELEMENTS = 2**48
-"""Maximum number of elements of a buffer: more than any device holds, but far from the overflow of
-int64."""
+"""Maximum number of elements of a buffer: more than any device can hold, but small enough that
+computations with int64 do not overflow."""
 
 INTEGER_TYPES = frozenset({*INTEGER_RANGES, "size_t", "ptrdiff_t", "intptr_t", "uintptr_t"})
 """Canonical names of the OpenCL scalar types that hold integers."""

@@ -30,13 +30,14 @@ it Ray replaces even 127.0.0.1 by the host's network address and listens on all 
 OWN_ADDRESSES: Final = ("", "local")
 """Values of ``RAY_ADDRESS`` that name no existing cluster."""
 _MOST_CHARACTERS: Final = 18
-"""Maximum length of a temporary folder's path: the paths of Ray's sockets below it have up to 89
-more characters, and Linux allows 107 in all."""
+"""Maximum number of characters of the path of the folder for temporary files. The paths of Ray's
+sockets below it are up to 89 characters longer, and Linux allows 107 in all."""
 _PREFIX: Final = "llmperf-ray-"
 _LOCK: Final = "in-use"
-"""File in the folder that is locked while its process lives."""
+"""Name of a file in the folder. The process that uses the folder locks this file while it lives."""
 _STARTING_S: Final = 60
-"""Age of a folder from which on its process has certainly locked it, in seconds."""
+"""Seconds within which a process locks its new folder. An older folder without a lock is
+abandoned."""
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -91,8 +92,8 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
 def _private_folder() -> Iterator[str]:
     """Yield a new folder that only this user can enter; it stays after an error, for its logs.
 
-    In Ray's default, ``/tmp/ray``, every user can rename files. ``RAY_TMPDIR`` names another place.
-    Folders of processes that were killed are removed first.
+    It is not in Ray's default folder, ``/tmp/ray``, where every user can rename files.
+    ``RAY_TMPDIR`` names another place. Folders of processes that were killed are removed first.
     """
     wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     root = wanted if len(wanted) <= _MOST_CHARACTERS else "/tmp"  # noqa: S108
@@ -101,7 +102,7 @@ def _private_folder() -> Iterator[str]:
     with Path(folder, _LOCK).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it when this process ends
         try:
-            yield f"{folder}/r"  # Ray opens its own folder to all users
+            yield f"{folder}/r"  # a folder inside ours, because Ray lets all users into its folder
         except Exception:
             Path(folder, _LOCK).unlink()  # so that no later run removes the folder
             _logger.warning("Ray's logs are kept in %s", folder)

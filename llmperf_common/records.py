@@ -36,7 +36,7 @@ class ArgumentKind(StrEnum):
 
 
 class Access(StrEnum):
-    """How a kernel uses a buffer; ``READ_WRITE`` also if the analysis cannot decide."""
+    """How a kernel uses a buffer; ``READ_WRITE`` if it does both, or if this is unknown."""
 
     READ = "read"
     WRITE = "write"
@@ -53,7 +53,7 @@ class Strategy(StrEnum):
 
 
 STRATEGY_PRECEDENCE = (Strategy.MEMORY_ANALYSIS, Strategy.DECOUPLED, Strategy.SIMPLE)
-"""``input_strategy`` is the first of these strategies that is in ``input_strategies``."""
+"""The order of strategies: ``input_strategy`` is the first of them that planned the config."""
 
 
 class Regime(StrEnum):
@@ -73,7 +73,7 @@ class StopReason(StrEnum):
     SAMPLE_BUDGET = "sample_budget"
     """``timing.sample_budget_ms`` of launches was spent."""
     LONG_LAUNCH = "long_launch"
-    """For a launch above 5 ms three readings are enough, for a launch above 20 ms one."""
+    """The launch is long: three readings suffice above 5 ms, one above 20 ms."""
     FIXED = "fixed"
     """The device takes a fixed number of readings (replay)."""
 
@@ -281,8 +281,8 @@ class Device:
     ``compute_capability`` ``9.0``, ``pci_bus_id`` ``00000000:1B:00.0``. ``power_limit_w`` is the
     limit set on the host.
 
-    ``peak_…_spread`` = (best round - median round) / best round of a peak's measurement, 0 to 1. If
-    it is above a few per cent, other programs disturbed the measurement. It is None before schema
+    ``peak_…_spread`` is (best round - median round) / best round of a peak's measurement, 0 to 1.
+    Above a few per cent, other programs have disturbed the measurement. It is None before schema
     version 4 and on devices without OpenCL.
     """
 
@@ -388,11 +388,11 @@ class TaskResult:
 def launch_argument_json(argument: LaunchArgument) -> list[object]:
     """Return the JSON value that stands for one argument in a ``sample_id``.
 
-    The contents rule is included only where it is set. So all other configs keep the ids that
-    releases without such rules gave them.
+    The contents rule is included only if it is set. So configs without such a rule keep the ids
+    that earlier releases gave them.
     """
-    # The dataset stores values as float64. The id must follow from the stored value, also beyond
-    # 2**53.
+    # The dataset stores values as float64, which is not exact above 2**53. The id is computed from
+    # the stored value, so that it can be checked.
     value = None if argument.value is None else float(argument.value)
     stored = int(value) if value is not None and value.is_integer() else value
     plain: list[object] = [argument.position, argument.kind.value, argument.elements, stored]

@@ -166,7 +166,7 @@ def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
         places = found.get_all_field_indices(wanted.name)
         types = [found.field(place).type for place in places]
         if len(places) > 1:
-            problems.append(f"{table}: column {wanted.name!r} is there {len(places)} times")
+            problems.append(f"{table}: column {wanted.name!r} occurs {len(places)} times")
         elif not places:
             if not wanted.nullable:
                 problems.append(f"{table}: column {wanted.name!r} is missing")

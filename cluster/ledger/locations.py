@@ -1,4 +1,4 @@
-"""Find the places of a run's ledgers and of its other files, as ``--ledger`` and ``--out`` say."""
+"""Find out where a run keeps its ledgers and other files, from ``--ledger`` and ``--out``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BYTES = 482
 def ledger_locations(
     ledger: str, location: str, state_folder: Path
 ) -> Callable[[RunRecord], LedgerLocation]:
-    """Return a function that gives the ledgers' location of a run.
+    """Return a function that returns the location of a run's ledgers.
 
     Args:
         ledger: ``sqlite`` or the URL of a Redis server.
@@ -54,7 +54,8 @@ def ledger_locations(
 def _check_length(folder: Path) -> None:
     """Raise ConfigError if SQLite cannot open files in ``folder``.
 
-    This comes before anything is written: otherwise the folder would hold a run without a ledger.
+    The check is made before anything is written. Otherwise a failure would leave a dataset folder
+    with a run but without a ledger.
     """
     num_bytes = len(os.fsencode(folder.resolve()))
     if num_bytes > _MOST_BYTES:
@@ -67,12 +68,12 @@ def _check_length(folder: Path) -> None:
 def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path:
     """Return the folder of a run's SQLite ledgers."""
     folder = local_folder(location)
-    if folder is None:  # a new run of the same name needs its own ledger
+    if folder is None:  # in S3 a later dataset may get the same name, but needs its own ledger
         return kept_beside(location, state_folder) / f"ledger-{run_id}"
     return ledger_folder(folder, state_folder)
 
 
 def kept_beside(location: str | Path, state_folder: Path) -> Path:
-    """Return the folder for a run's files beside the data: the dataset itself if it is a folder."""
+    """Return the folder for a run's event logs: the dataset's own, or one on this host for S3."""
     folder = local_folder(location)
     return state_folder / state_name(str(location)) if folder is None else folder

@@ -55,17 +55,17 @@ _KEYS = (
     "publisher", "board",
 )  # fmt: skip
 _STAYING = (("expiry", math.inf), ("held", -1), ("free", -1), ("unpublished", 0))
-"""Keys, each with the score of a member with an empty name. No script returns this member. It keeps
-the key from becoming empty, so a missing key shows that the server has lost a part of the
-ledger."""
+"""Keys that get a permanent member with an empty name, and the score of this member. No script
+returns the member. Redis removes empty keys, and the member keeps the key from becoming empty. So a
+missing key shows that the server has lost a part of the ledger."""
 RUNS_KEY = "llmperf:runs"
 """The set of datasets that have had a ledger on this server."""
 _US = 1_000_000
 _BINDING = frozenset({"claim", "commit", "extend"})
-"""The scripts that decide who holds a task, or that it is done."""
+"""The scripts that change who holds a task, or mark a task as done."""
 _AT_ONCE = 500
-"""Maximum number of shards in one call. It is low because the server answers no other client while
-a script runs."""
+"""Maximum number of shards in one call. While a script runs, the server answers no other client, so
+each call must be short."""
 
 
 class RedisLedger:
@@ -140,14 +140,14 @@ class RedisLedger:
         )
 
     def unknown(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that no recorded shard has."""
+        """Return which of ``names`` are not names of recorded shards."""
         found = [self._run("unknown", *some) for some in _pieces(names)]
         return [name.decode() for some in found for name in some]
 
     def check_names(
         self, names: Sequence[str], *, checker: str, number: int, after: int
     ) -> list[str] | None:
-        """Return those of ``names`` that no recorded shard has; note the check's number."""
+        """Return which of ``names`` no recorded shard has; store the number of the check."""
         state, *found = self._run("check_names", checker, number, after, *names)
         return [name.decode() for name in found] if state == b"checked" else None
 
@@ -166,7 +166,7 @@ class RedisLedger:
         return TaskCounts(done=done, leased=leased, total=len(tasks))
 
     def holdings(self, tasks: range) -> list[Holding]:
-        """Return who holds live leases of a range."""
+        """Return the holders of live leases on tasks of a range."""
         answer = self._run("holdings", tasks.start, tasks.stop)
         return [
             Holding(
@@ -178,7 +178,7 @@ class RedisLedger:
         ]
 
     def report(self, worker: str, document: str) -> None:
-        """Keep a worker's heartbeat in place of its last one."""
+        """Store a worker's heartbeat, which replaces its last one."""
         self._run("report", worker, document, _us(SILENT_LIMIT_S))
 
     def workers(self) -> list[WorkerReport]:
@@ -220,7 +220,7 @@ class RedisLedger:
             raise
 
     def _end_if_torn(self) -> None:
-        """End a ledger that a script may have half changed, because a retry could look done."""
+        """End the ledger if a script stopped halfway: a retry could report success wrongly."""
         if self._is_torn:
             with told_as_ours(self._client):
                 self._client.delete(self._keys[0])
@@ -272,12 +272,12 @@ class RedisLocation:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
-        """Create the ledger of ``epoch`` and open it; it exists only after ``meta`` is written."""
+        """Create the ledger of ``epoch`` and open it; it is valid once ``meta`` is written."""
         prefix = self._of(epoch)
         with told_as_ours(self._client):
             run_id = (
                 self._run_id()
-            )  # read first: if the server restarts meanwhile, this ledger must not count
+            )  # read first, so that a restart of the server from here on makes this ledger invalid
             self._client.sadd(
                 self.key("epochs"), epoch
             )  # so that `retire` can remove a half-built ledger
@@ -295,7 +295,7 @@ class RedisLocation:
                 bits[task // 8] |= 0x80 >> task % 8
             self._client.set(
                 f"{prefix}:done", bytes(bits) or bytes(1)
-            )  # never empty, because lua/prelude.lua checks that it exists
+            )  # at least one byte, because lua/prelude.lua checks that the key exists
             meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
             # Add the epoch again: if the server was wiped meanwhile, `retire` must still find this
@@ -307,7 +307,7 @@ class RedisLocation:
 
     def _remove(self, epoch: int) -> None:
         prefix = self._of(epoch)
-        self._client.delete(f"{prefix}:meta")  # first: without ``meta`` the ledger takes no commit
+        self._client.delete(f"{prefix}:meta")  # without this key the ledger refuses commits
         self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
         self._client.srem(self.key("epochs"), epoch)
 

@@ -57,7 +57,7 @@ def connect(url: str) -> RedisClient:
             socket_timeout=_TIMEOUT_S,
             retry=Retry(
                 NoBackoff(), 0
-            ),  # the collect loop waits instead (Backoff), so that its other work goes on
+            ),  # the collect loop waits (Backoff) and goes on with its other work
         )
         client.connection_pool.make_connection()  # opens no connection, but checks the options
         if client.connection_pool.connection_kwargs.get("decode_responses"):
@@ -70,13 +70,13 @@ def connect(url: str) -> RedisClient:
                 _greet(client)
                 version = str(client.info("server")["redis_version"])
             is_too_old = tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION
-        except redis.RedisError as error:  # no such database, or no command INFO
+        except redis.RedisError as error:  # the server lacks this database or the command INFO
             raise LedgerUrlError(
                 f"{named}: its server cannot be used: {masked(str(error), url)}"
             ) from None
         except (NotRedisError, *_NONSENSE) as error:
             is_stranger = isinstance(error, NotRedisError)
-            what = str(error) if is_stranger else "it does not answer INFO as such a server does"
+            what = str(error) if is_stranger else "its answer to INFO is not that of a Redis server"
             raise LedgerUrlError(
                 f"{named}: its server cannot be used: it is no Redis server: {what}; check host "
                 "and port"
@@ -92,13 +92,13 @@ def _greet(client: RedisClient) -> None:
     """Raise an error if the server does not speak Redis's protocol."""
     connection: Any = client.connection_pool.make_connection()
     try:
-        # Private, but it is the only part of the library that makes a connection as the URL says,
-        # with TLS or through a unix socket, and does not read from it.
+        # This private method is the only one that opens the connection which the URL describes
+        # (with TLS or through a unix socket) and does not read from it.
         server = connection._connect()
     except TimeoutError:
         raise redis.TimeoutError("Timeout connecting to server") from None
     except OSError:
-        return  # the client library meets the same and reports it
+        return  # the client library will get the same error and report it
     try:
         greet(server, timeout_s=_TIMEOUT_S)
     except TimeoutError:

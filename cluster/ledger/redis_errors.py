@@ -1,9 +1,10 @@
 """Translate what a Redis server or its client library reports into errors of the ledger.
 
 Decides which failures pass by themselves, and what an operator must do about the others. A failure
-is recognised by its exception class or, if the client library has no class for it, by the code word
-that begins the error reply. The library cuts the word off from errors for which it has a class.
-Redis 6.2 wraps the reply to a command in a script into another sentence, Redis 7 does not.
+is recognised by its exception class. If the client library has no class for it, the code word that
+begins the error reply decides, such as ``WRONGTYPE``. (If the library has a class, it removes the
+code word from the text.) If a command in a script fails, Redis 6.2 puts the reply into another
+sentence, Redis 7 does not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from llmperf_common.masking import without
 _WORD_OF_CLASS: tuple[tuple[type[redis.RedisError], str], ...] = (
     (redis.exceptions.OutOfMemoryError, "OOM"),
     (redis.exceptions.ReadOnlyError, "READONLY"),
-    (redis.exceptions.MasterDownError, "MASTERDOWN"),  # before its base class
+    (redis.exceptions.MasterDownError, "MASTERDOWN"),  # must come before its base class
     (redis.exceptions.ClusterDownError, "CLUSTERDOWN"),
     (redis.exceptions.TryAgainError, "TRYAGAIN"),
     (redis.exceptions.BusyLoadingError, "LOADING"),
@@ -28,7 +29,7 @@ _WORD_OF_CLASS: tuple[tuple[type[redis.RedisError], str], ...] = (
     (redis.exceptions.NoPermissionError, "NOPERM"),
     (redis.exceptions.AuthenticationError, "NOAUTH"),
     (redis.exceptions.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
-    (redis.exceptions.MovedError, "MOVED"),  # before its base class
+    (redis.exceptions.MovedError, "MOVED"),  # must come before its base class
     (redis.exceptions.AskError, "ASK"),
     (redis.exceptions.ClusterCrossSlotError, "CROSSSLOT"),
 )
@@ -72,7 +73,7 @@ _CODE_WORD = re.compile(r"^[A-Z]+(?= |$)")
 
 
 class LedgerRefusedError(LedgerAwayError):
-    """The server refuses us until an operator mends a right, a password, a certificate or a key.
+    """The server refuses us until an operator corrects a right, a password, a certificate or a key.
 
     Opening a ledger raises this error at once. Later in a run the collect loop waits, as for a
     server that does not answer: the ledger was usable before, so an operator has changed the
@@ -90,9 +91,7 @@ class LedgerRefusedError(LedgerAwayError):
 def as_ours(
     error: redis.RedisError, client: redis.Redis | None = None
 ) -> LedgerAwayError | LedgerLostError | None:
-    """Return the ledger's error for a failure; None for a bug of LLMPerf.
-
-    (A retry would hide a bug.)
+    """Return the ledger's error for a failure; None for a bug of LLMPerf, which a retry would hide.
 
     Args:
         error: the client library's error.
@@ -119,7 +118,7 @@ def as_ours(
 
 
 def repeats_password(error: redis.RedisError, client: redis.Redis | None) -> bool:
-    """Whether an error contains our password: a server quotes a command that it does not know."""
+    """Whether an error contains our password, because servers quote commands unknown to them."""
     return without(str(error), _password_of(client)) != str(error)
 
 
@@ -132,7 +131,7 @@ def _password_of(client: redis.Redis | None) -> str:
 
 
 def _read(error: redis.RedisError) -> tuple[str, str]:
-    """Return an error's code word ('' if none), and its text without what Redis adds on scripts."""
+    """Return an error's code word ('' if none), and its text without Redis' words on scripts."""
     text = _without_script(str(error))
     for kind, word in _WORD_OF_CLASS:
         if isinstance(error, kind):
@@ -155,7 +154,7 @@ def _is_of_tls(error: redis.RedisError, client: redis.Redis | None) -> bool:
     cause = error.__cause__ or error.__context__
     if isinstance(
         cause, FileNotFoundError
-    ):  # the CA file is missing; for a unix socket: no server runs
+    ):  # with TLS: the CA file is missing; with a unix socket: no server runs
         kind = client.connection_pool.connection_class if client is not None else None
         return kind is not None and issubclass(kind, redis.SSLConnection)
     has_gone = isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)

@@ -23,15 +23,17 @@ class NotRedisError(Exception):
 def greet(server: socket.socket, *, timeout_s: float) -> None:
     """Send PING and read the answer, a line that begins with ``+PONG`` or, for an error, with ``-``.
 
-    If the server closes the connection, return: the client library meets the same and reports it.
+    If the server closes the connection, return: the client library will get the same error and
+    report it.
 
     Args:
         server: a new connection, with TLS if the URL asks for it.
         timeout_s: seconds for the whole answer.
 
     Raises:
-        NotRedisError: The answer is another one, too long, or incomplete when time is up.
-        TimeoutError: No answer has come in time.
+        NotRedisError: The answer begins in another way, is too long, or is incomplete when time is
+            up.
+        TimeoutError: Not one byte of an answer has come in time.
     """
     give_up_s = time.monotonic() + timeout_s
     answer = b""

@@ -1,7 +1,7 @@
 """The rights that a ledger needs on a Redis server, and a rehearsal that finds the missing ones.
 
-A script ends at the first command that its user may not run; its earlier changes stay. So a
-collector tests all rights before it writes anything. Owns the list of rights;
+If a script contains a command that its user may not run, the script ends there, and its earlier
+changes stay. So a collector tests all rights before it writes anything. Owns the list of rights;
 ``redis_connection.py`` sends the commands.
 """
 
@@ -31,8 +31,8 @@ RIGHTS = " ".join(("~llmperf:*", "+select", *(f"+{one}" for one in (*_KEYLESS, *
 def rehearsal() -> list[tuple[str, tuple[str, ...]]]:
     """Return each right with a command that needs it.
 
-    The server checks a user's rights first; the rest of its answer does not matter. Most commands
-    get a key of another type and fail, and no command leaves anything behind.
+    The server checks a user's rights before it runs a command, so only that part of its answer
+    counts. Most commands name a key of another type and fail. No command leaves anything behind.
 
     >>> dict(rehearsal())["hset"]
     ('HSET', 'llmperf:rights', '0', '0')

@@ -24,8 +24,8 @@ _MAX_TASKS = 1 << 40
 class RunOnServer:
     """One run, from its ``about`` record.
 
-    ``view`` is None while the run has no valid ledger, that is, if the server was wiped or
-    restarted and no collector has built the next ledger yet.
+    ``view`` is the content of the run's ledger. It is None if the server was wiped or restarted,
+    and no collector has built the next ledger yet.
     """
 
     run_id: str

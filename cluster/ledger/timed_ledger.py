@@ -95,13 +95,13 @@ class TimedLedger:
         return self._timed("shards", self._ledger.shards)
 
     def unknown(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that were never recorded."""
+        """Return which of ``names`` are not names of recorded shards."""
         return self._timed("unknown", lambda: self._ledger.unknown(names))
 
     def check_names(
         self, names: Sequence[str], *, checker: str, number: int, after: int
     ) -> list[str] | None:
-        """Return those of ``names`` that were never recorded."""
+        """Return which of ``names`` are not names of recorded shards."""
         return self._timed(
             "check_names",
             lambda: self._ledger.check_names(names, checker=checker, number=number, after=after),
@@ -122,11 +122,11 @@ class TimedLedger:
         return self._timed("counts", lambda: self._ledger.counts(tasks))
 
     def holdings(self, tasks: range) -> list[Holding]:
-        """Return who holds live leases."""
+        """Return the holders of live leases on tasks of a range."""
         return self._timed("holdings", lambda: self._ledger.holdings(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Keep a worker's heartbeat in place of its last one."""
+        """Store a worker's heartbeat, which replaces its last one."""
         self._timed("report", lambda: self._ledger.report(worker, document))
 
     def workers(self) -> list[WorkerReport]:

@@ -1,1 +1,1 @@
-"""Actors in their slots: start, watch, restart."""
+"""The pool of actors: it starts, watches and restarts one actor per slot (GPU or CPU device)."""

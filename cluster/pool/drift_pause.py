@@ -1,7 +1,7 @@
-"""How long a slot with a slow sentinel pauses if no other slot collects for its device class.
+"""How long a slot pauses when its device has become slow and no other slot collects for its class.
 
-Owns the backoff of one slot, and the rule that ends the backoff. Does no I/O. The pool knows which
-slots collect.
+The sentinel, a kernel that is timed at intervals, shows that the device is slow. Owns the growing
+pauses of one slot, and the rule that ends them. Does no I/O. The pool knows which slots collect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class DriftPause:
     """The pauses of one slot since its device last had its usual speed."""
 
     baseline_ns: float | None = None
-    """The sentinel's first time, in ns, with which the next actor's readings are compared."""
+    """The sentinel's first time in ns; the next actor compares its readings with this time."""
     since_s: float | None = None
     """Time at which the first of the pauses began; None while the device is not known to be
     slow."""

@@ -1,8 +1,8 @@
 """The rules for draining a GPU that has become slow, is throttled, or faults in every task.
 
 Draining ends the collecting on a GPU, usually for the rest of the run. Owns the rules, as an
-observer of the collect loop that asks the worker to stop. A card that NVML reports as unsound after
-a fault is handled elsewhere (``DeviceLostError``).
+observer of the collect loop that asks the worker to stop. If NVML reports a GPU as unhealthy after
+a fault, ``DeviceLostError`` handles this, not this module.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _logger = logging.getLogger(__name__)
 
 _FEWEST_SAMPLES = 500
 _SECONDS_LOOKED_AT = 120.0
-"""Seconds of samples that are judged. A shorter time would not do, because a few power-hungry
-kernels in a row throttle a sound card for a second."""
+"""Length in seconds of the period whose samples are judged. In a shorter period a healthy GPU could
+look throttled, because a few power-hungry kernels in a row throttle any GPU for a second."""
 _READINGS = 5
 
 
@@ -38,9 +38,9 @@ class DrainRule(SilentObserver):
         drain: receives the cause and the reason in words.
         baseline_ns: the sentinel's first time, if an earlier actor measured it. One reading then
             suffices to see that the device is still slow.
-        drains_for_drift: whether drift drains the device. It is False on a CPU device, which every
-            other process slows down; drift is then only logged.
-        clock_s: returns monotonic seconds, which no clock setting changes.
+        drains_for_drift: whether a slower sentinel drains the device. It is False on a CPU device,
+            which every other process slows down; a slower sentinel is then only logged.
+        clock_s: returns seconds of a monotonic clock, which nobody can set.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class DrainRule(SilentObserver):
             self._has_logged_drift = True
             _logger.warning(
                 "the sentinel kernel takes %.0f %% longer than at first, perhaps because other "
-                "processes use the CPU; collection goes on, because this never drains a CPU device",
+                "processes use the CPU; collection goes on, because a CPU device is never drained "
+                "for this reason",
                 100 * drift,
             )
         return None

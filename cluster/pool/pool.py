@@ -1,4 +1,4 @@
-"""The pool: keeps an actor on every slot until the end of the run, also after deaths.
+"""The pool: keeps an actor on every slot until the end of the run, and replaces dead actors.
 
 Decides which slots get an actor, a restart, a drain or a later retry. Actors share the work through
 the ledger. No data passes through the pool, which only gets the actors' reports. The pool does not
@@ -21,8 +21,8 @@ from workers.collect.loop_interfaces import EndReason
 from workers.corpus.read import Corpus
 
 _TAKEN_PATIENCE_S = 60.0
-"""Seconds for which another process may hold a GPU. The actors of a killed driver end within this
-time."""
+"""Seconds for which an actor is started again while another process has its GPU. That process may
+be an actor of a killed driver, which ends within this time."""
 _SILENCE_LIMIT_S = 120.0
 """Seconds without a report after which a running actor is killed, because its process hangs."""
 _STOP_PATIENCE_S = 30.0
@@ -123,7 +123,7 @@ class ActorPool:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all wanted classes are open, and no slot is still to open its device."""
+        """Whether devices of all wanted classes are open, and no other slot's device is awaited."""
         wanted = set(self._config.device_classes or ())
         return (
             bool(self.slots)
@@ -195,7 +195,7 @@ class ActorPool:
                 self._died(record, f"its actor has sent no report for {silent_s:.0f} s", now_s)
 
     def _judge_the_unheard(self, now_s: float) -> None:
-        """Report slots that wait long for Ray; give them up if no other slot collects or will.
+        """Report slots whose actor Ray has not started for long; give them up if no slot collects.
 
         While another slot collects, waiting costs nothing: another job may hold a GPU for hours,
         and the slot joins as soon as the GPU is free.
@@ -205,7 +205,7 @@ class ActorPool:
             for record in self.slots.values()
             if record.state is SlotState.DONE and record.device is not None
         }
-        # A restarted actor may be the only actor of its class, so it, too, gets time to answer.
+        # A restarted actor gets time to answer, too, because it may be the only one of its class.
         unheard = [record for record in self.slots.values() if record.is_unheard]
         needless = {p.slot for p in unheard if p.device and p.device.device_class in done_classes}
         late = {p.slot for p in unheard if now_s - p.start_at_s > self._config.start_timeout_s}
@@ -266,10 +266,10 @@ class ActorPool:
             self._failed(record, told, now_s)
 
     def _drained(self, record: SlotRecord, told: ActorReport, now_s: float) -> None:
-        """Give the slot up, or pause it if its class has no other slot and the cause may pass.
+        """Give the slot up, or pause it if the cause may pass and no other slot of its class works.
 
-        Only slots that collect count as other slots: a slot that waits for Ray or pauses may never
-        collect again.
+        Slots that pause or wait for Ray do not count as other slots, because they may never collect
+        again.
         """
         is_last = not any(
             one is not record and one.is_collecting and is_same_class(one, record)
@@ -350,7 +350,7 @@ class ActorPool:
             record.actor.begin(corpus, run_id)
         else:
             record.actor.kill()
-            why = f"the plan is not for its device class {told.device.device_class}"
+            why = f"the run's plan has no tasks for its device class {told.device.device_class}"
             self._note_state(record, SlotState.DRAINED, why)
 
     def _note_state(self, record: SlotRecord, state: SlotState, why: str) -> None:

@@ -1,4 +1,4 @@
-"""The reports of an actor, as values that pass from process to process.
+"""The reports that an actor sends to the pool, as values.
 
 Owns the actor's states: from ``STARTING`` to ``ENDED`` or ``FAILED``, never back.
 """
@@ -55,8 +55,8 @@ class DrainCause(StrEnum):
     FAULTS = "faults"
     THROTTLING = "throttling"
     DRIFT = "drift"
-    """The sentinel takes longer than at first. This may pass, so the last slot of a class is
-    retried."""
+    """The sentinel (a fixed kernel) takes longer than at first. This may pass, so the last slot of
+    a device class is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The nodes and actors that a pool needs: from Ray (``ray/runtime.py``), or made up for tests."""
+"""The interface to nodes and actors; ``ray/runtime.py`` implements it with Ray, tests fake it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ClusterAddressError(LlmperfError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorGone:
-    """The actor's process or node is dead; the actor's leases run out."""
+    """The actor's process or node is dead; the actor's leases will expire."""
 
     why: str
 

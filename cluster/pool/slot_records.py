@@ -66,7 +66,7 @@ class SlotRecord:
 
     @property
     def is_collecting(self) -> bool:
-        """Whether an actor collects, or will when the run begins, and is not to be drained."""
+        """Whether the actor collects or waits for the run, and has not asked to be drained."""
         told = self.report
         return (
             self.state is SlotState.RUNNING
@@ -77,7 +77,7 @@ class SlotRecord:
 
     @property
     def is_unheard(self) -> bool:
-        """Whether Ray was asked for an actor that has not answered, and so has no task."""
+        """Whether Ray was asked for an actor that has not answered. Such an actor has no task."""
         return self.state is SlotState.WAITING and self.actor is not None
 
     @property
@@ -92,7 +92,7 @@ class SlotRecord:
 
 
 def is_same_class(one: SlotRecord, other: SlotRecord) -> bool:
-    """Whether the last actors of both slots have opened devices of one class."""
+    """Whether the last actors of both slots have opened devices of the same device class."""
     if one.device is None or other.device is None:
         return False
     return one.device.device_class == other.device.device_class

@@ -1,4 +1,4 @@
-"""The slots where actors run: one for each Ray GPU, or one for each node of a pool without GPUs.
+"""The slots, each the place of one actor: a GPU of a node or, in pools without GPUs, a node.
 
 Owns the matching of nodes to pools by labels. Does no I/O: facts from Ray are passed in as values.
 """
@@ -81,7 +81,7 @@ def slots_of(
 
 
 def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a node with ``labels`` fulfils every selector of ``wanted``.
+    """Whether a node with ``labels`` matches every selector of ``wanted``.
 
     >>> matches({"pool": "A"}, {"pool": "!B"}), matches({}, {"pool": "A"})
     (True, False)

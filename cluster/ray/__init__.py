@@ -1,1 +1,1 @@
-"""The only imports of Ray: the runtime of a cluster and its actors."""
+"""The runtime of a cluster, with its actors. Only this package and ``trainer`` import Ray."""

@@ -1,7 +1,7 @@
 """The actor: one process with one device on one slot; it runs the loop of ``llmperf collect``.
 
-Owns the working thread and the reports to the pool. The actor's methods answer at once, so no
-answer means that the process or node is gone. The only facts from Ray that the actor gets are its
+Owns the working thread and the reports to the pool. The actor's methods answer at once. So if no
+answer comes, the process or the node is gone. The only facts from Ray that the actor gets are its
 GPU ids; ``ray/runtime.py`` starts it.
 """
 
@@ -68,7 +68,7 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 
 
 class CollectActor:
-    """Collects with one device, in a thread that starts with the object; ``report`` tells progress.
+    """Collects with one device, in a thread that starts with the object.
 
     Args:
         spec: how and where to collect.
@@ -106,7 +106,8 @@ class CollectActor:
 
         A collector thread that ended without a final state is reported as an internal failure.
         """
-        is_at_work = self._thread.is_alive()  # asked first: a thread may end after its last report
+        # Ask the thread first, because it may send its last report and end meanwhile.
+        is_at_work = self._thread.is_alive()
         told, now_s = self._report, time.monotonic()
         if not is_at_work and not told.is_final:
             why = "its collector thread ended without a report"
@@ -145,15 +146,16 @@ class CollectActor:
         with logging_taken() as logs:
             try:
                 self._open_and_collect(logs)
-            except Exception as error:  # the boundary of this process
+            except Exception as error:  # the only place that catches every error of this process
                 kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
                 if kind is None:
                     _logger.exception("the collector failed")
                 else:
                     _logger.error("the collector ends: %s", error)
                 text = masked(traceback.format_exc() if kind is None else str(error))
-                with contextlib.suppress(OSError):  # the error may come from this very disk
-                    self._keep(logs)  # first: after a final report this process may be killed
+                with contextlib.suppress(OSError):  # the error may come from the disk of the log
+                    # Before the final report, because this process may be killed after it.
+                    self._keep(logs)
                 self._tell(ActorState.FAILED, text, kind or FailureKind.INTERNAL)
 
     def _keep(self, logs: EventLogHandler) -> None:
@@ -185,8 +187,8 @@ class CollectActor:
                 gpu = open_gpu_of(device)
                 self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
                 reason, device = self._collect(worker, ref, device, *self._run)
-        # Report this last, when children and scratch folder are gone: the process may be killed
-        # afterwards.
+        # Report the end after children and scratch folder are gone, because the process may be
+        # killed after this report.
         self._tell(ActorState.ENDED, device=device, reason=reason)
 
     def _collect(

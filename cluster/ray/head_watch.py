@@ -1,8 +1,9 @@
 """End the driver with a message of LLMPerf if the head of its Ray cluster is gone.
 
 Ray itself ends a driver whose head does not answer for 60 s, from a thread of its own and with exit
-code 1. Then nothing says what happened to the run. A driver has no results in hand: actors commit
-what they have measured. What they have not committed is measured again by the next run.
+code 1, and does not say what happened to the run. Nothing is lost with the driver, because actors
+commit their results themselves. The next start of the command measures tasks again whose results
+were not committed.
 """
 
 from __future__ import annotations
@@ -22,24 +23,25 @@ _logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _FEWEST_SILENT = 4
-"""Attempts without an answer after which a head is gone. After a pause of this process its clock
-alone would say that the head was silent for long."""
+"""Minimum number of failed attempts after which the head counts as gone. Time alone does not
+suffice: after a pause of this process the head would seem to have been silent for long."""
 OWN_HEAD_S = 5.0
-"""Time without an answer after which a head on this host is gone: it is not started again."""
+"""Seconds without an answer after which a head that this process started counts as gone. Such a
+head is never started again, so there is no reason to wait longer."""
 _RAYS_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 _RAYS_DEFAULT_S = 60.0
 _SHARE_OF_RAYS = 0.75
 _OWN_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors that say nothing about the head: this process can open no socket."""
+"""Errors of this process, which cannot open another socket; they say nothing about the head."""
 _RAYS_PROCESSES = ("gcs_server", "raylet", "ray::")
 _RAYS_FILES = ("/ray/dashboard/", "/ray/_private/", "/ray/autoscaler/")
 _EXIT_CODE = 3
 
 
 def joined_head_s() -> float:
-    """Return the time after which the head of a cluster that a user has started is gone.
+    """Return the seconds without an answer after which the head of a user's cluster counts as gone.
 
-    It is shorter than Ray's own limit, which users raise for heads that are started again.
+    The result is a share of Ray's own limit, which users raise if their head may be restarted.
     """
     try:
         limit_s = float(os.environ.get(_RAYS_LIMIT, ""))
@@ -56,9 +58,9 @@ def head_watched(
 
     Args:
         address: host and port of the head's global control store.
-        limit_s: time without an answer, in seconds, after which the head is gone.
+        limit_s: seconds without an answer after which the head counts as gone.
         lost: called once with a line of text if the head is gone. The default logs the text, kills
-            the Ray processes that this process has started, and ends it with exit code 3.
+            the Ray processes that this process has started, and ends this process with exit code 3.
     """
     end = threading.Event()
     watch = threading.Thread(

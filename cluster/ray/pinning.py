@@ -1,7 +1,7 @@
 """Find the OpenCL device of an actor: exactly the GPU that Ray assigned to it.
 
 Owns the identity check: Ray's GPU id → NVML (by index in PCI bus order, or by UUID) → UUID → the
-OpenCL device of that UUID. ``CUDA_VISIBLE_DEVICES`` only avoids trials of the other cards; its
+OpenCL device of that UUID. ``CUDA_VISIBLE_DEVICES`` only prevents that other GPUs are tried; its
 indices are never used.
 """
 
@@ -71,7 +71,7 @@ def _without_gpu(
     absent: NvmlAbsent | None,
     report: DeviceReport | None,
 ) -> DeviceRef | NoSlotDevice:
-    """Return the CPU device of a slot without a real GPU; refuse an unidentifiable GPU."""
+    """Return the CPU device of a slot without a GPU; refuse a GPU that cannot be identified."""
     if selector == "cuda":
         why = f"NVML: {absent.reason} ({absent.mend})" if absent else "Ray gave no GPU"
         return NoSlotDevice(reason=f"--device cuda: {why}")

@@ -1,8 +1,7 @@
 """All use of Ray: connects to a cluster, lists nodes, starts actors on slots.
 
-An actor stays on its node (a dead node's slots are gone). Ray never restarts an actor; the pool
-restarts actors, and reports it. Calls of an actor's methods take little time. All other code uses
-``Runtime``.
+An actor stays on its node: the slots of a dead node are gone. Ray never restarts an actor, because
+the pool does so and reports each restart. All other code uses the interface ``Runtime``.
 """
 
 from __future__ import annotations
@@ -205,5 +204,5 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _of_our_own() -> contextlib.AbstractContextManager[None]:
-    # Actors need none of Ray's CPUs, and Ray starts an idle worker for each CPU, so a few suffice.
+    # Ray starts an idle process for each CPU, and actors need none of them: announce few CPUs.
     return own_ray(ray, include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))

@@ -206,7 +206,7 @@ class MetricsObserver(SilentObserver):
     def lost(self, tasks: Sequence[int], why: str) -> None:
         """Forget the times of all results, because some of their tasks are lost."""
         del tasks, why
-        self._finished_s.clear()  # even of kept tasks: their commit time is not reported
+        self._finished_s.clear()  # also of kept tasks, whose time to commit is then not reported
 
     def ledger_called(self, call: str, seconds: float) -> None:
         """Add the time of one call of the ledger."""

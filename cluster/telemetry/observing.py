@@ -1,4 +1,4 @@
-"""Show a run over many nodes: an observer that shows nothing, and a line of text for each slot."""
+"""Help to show a run over many nodes: an observer that shows nothing, and one line per slot."""
 
 from __future__ import annotations
 

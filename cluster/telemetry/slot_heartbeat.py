@@ -1,8 +1,8 @@
 """The driver's own heartbeat in the ledger: the slots, and why some of them do not collect.
 
-Owns an observer that wraps the observer which shows the run, and the thread that reports. (A ledger
-that does not answer must not hold up the pool.) An actor that cannot open its device never reports
-to the ledger; only this heartbeat shows its slot.
+An actor that cannot open its device never reports to the ledger, so only this heartbeat shows its
+slot. Owns an observer, which wraps the observer that shows the run, and the thread that writes the
+heartbeat. (The pool must not wait for a ledger that does not answer.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The metrics of the driver: the state of each slot.
 
-Owns an observer that wraps the observer which shows the run. An actor that has ended reports
-nothing more, so only the driver can tell that its slot was drained.
+An actor that has ended reports nothing more, so only the driver can report that its slot was
+drained (given up). Owns an observer, which wraps the observer that shows the run.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def collect(
 
 
 def _names(given: list[str] | None) -> list[str] | None:
-    """Return the strategies of ``--strategy a,b --strategy c``, each once; None if not given."""
+    """Return the names in ``--strategy a,b --strategy c``, each once; None without the option."""
     if given is None:
         return None
     return list(dict.fromkeys(name.strip() for text in given for name in text.split(",")))

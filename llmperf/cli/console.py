@@ -1,6 +1,6 @@
 """Output of commands: results to stdout, everything else to stderr, one document for ``--json``.
 
-Owns the amount of output: ``--quiet`` prints only results and errors, ``--verbose`` also the log.
+Decides how much is written: ``--quiet`` only results and errors, ``--verbose`` also the log.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ app = typer.Typer(
 
 _PROGRESS_INTERVAL_S = 30.0
 _MAX_LINES = 20
-"""Maximum number of lines shown for skipped files, and for each group of counts; ``stats --json``
-shows all counts."""
+"""Maximum number of lines for skipped files, and for each group of counts. (``stats --json`` shows
+all counts.)"""
 
 
 @app.command(cls=Command)
@@ -69,9 +69,7 @@ def build(
     ] = False,
     device: Annotated[
         str | None,
-        typer.Option(
-            "--device", metavar="NAME", help="Device of --analyse's probe launches (default: cpu)."
-        ),
+        typer.Option("--device", metavar="NAME", help="Device that --analyse uses (default: cpu)."),
     ] = None,
 ) -> None:
     """Read sources, find their kernels, signatures, features and families, and write a corpus."""
@@ -131,7 +129,8 @@ def _write_analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
     may_be_gpu = device == "auto" or device.startswith("cuda")
     report = try_runtimes_for(device, tell=say) if may_be_gpu else None
     ref = device_ref(device, say, report)
-    nothing = DeviceReport(devices=(), absent=())  # only GPUs have owners
+    # Only a GPU can be owned by another process. For a CPU no list of devices is needed.
+    nothing = DeviceReport(devices=(), absent=())
     kept = KeptAnalyses(out, ref)
     try:
         corpus, num_kept = kept.joined(corpus)

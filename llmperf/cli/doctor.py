@@ -1,7 +1,7 @@
 """``llmperf doctor``: what the machine can run, and what is missing.
 
-Owns the layout of the answer only. ``workers/discovery/runtime_trial.py`` says why an OpenCL
-runtime is unusable and how to mend it. ``workers/discovery/candidates.py`` says which runtimes are
+Owns only the layout of the answer. ``workers/discovery/runtime_trial.py`` finds out why an OpenCL
+runtime is unusable and how to mend it, ``workers/discovery/candidates.py`` which runtimes are
 absent.
 """
 
@@ -142,14 +142,14 @@ def _tell(
 def _tell_state(state: GpuState) -> None:
     indent = "              "
     if state.absent is not None:
-        answer(f"{indent}no clocks, no health, no processes: {state.absent.reason}")
+        answer(f"{indent}clocks, health and processes are unknown: {state.absent.reason}")
         answer(f"{indent}to mend: {state.absent.mend}")
     if state.reading is not None and state.limits is not None:
         reading, limits = state.reading, state.limits
         answer(
             f"{indent}now {_of(reading.sm_clock_mhz, limits.max_sm_clock_mhz)} MHz, "
             f"memory {_of(reading.memory_clock_mhz, limits.max_memory_clock_mhz)} MHz, "
-            f"{_figure(reading.temperature_c)} degrees, "
+            f"{_figure(reading.temperature_c)} °C, "
             f"{_of(reading.power_w, limits.power_limit_w)} W"
         )
         if state.throttle_reasons:

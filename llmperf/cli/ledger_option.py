@@ -47,7 +47,7 @@ def ledger_of(given: str | None, file: Path | None) -> str | None:
     """
     from_environment = os.environ.pop(LEDGER_VARIABLE, "")
     if given is not None and file is not None:
-        raise CommandError(Exit.USAGE, "--ledger and --ledger-file do not go together: give one")
+        raise CommandError(Exit.USAGE, "--ledger and --ledger-file cannot be combined: give one")
     if given is not None:
         found = _checked(given, "--ledger")
         if secrets_of(found):
@@ -93,7 +93,7 @@ def _content(file: Path) -> str:
     lines = text.split()
     if len(lines) != 1:
         raise _refused(
-            file, f"the file has {len(lines)} words: it must hold one, the value of --ledger"
+            file, f"the file has {len(lines)} words: it must hold only one, the value of --ledger"
         )
     return lines[0]
 

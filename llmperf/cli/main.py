@@ -19,7 +19,7 @@ app = typer.Typer(
     cls=Group,
     help="Predict the run time of a GPU kernel from its source, and collect training data.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # rich cuts --samples-per-kernel at 80 columns and takes 0.1 s to load
+    rich_markup_mode=None,  # rich takes 0.1 s to load, and shortens long option names at 80 columns
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -49,7 +49,8 @@ app.command(
 def _open_standard_streams() -> None:
     """Open ``/dev/null`` for each closed standard stream.
 
-    Otherwise a ledger could be opened as descriptor 2, and a library's messages would overwrite it.
+    Without this, the next opened file, such as a ledger, could become descriptor 2, and a library's
+    messages to stderr would overwrite it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -70,10 +71,10 @@ def _open_standard_streams() -> None:
 
 
 class _StandardOutput(io.FileIO):
-    """Descriptor 1; its errors name it, so that no other file is taken for the one that is full."""
+    """The file of descriptor 1; its errors carry its name, so that messages name the right file."""
 
     def write(self, data: Any, /) -> int:
-        """Write bytes; an error gets a file name, as the errors of opened files have."""
+        """Write bytes; an error gets a file name, as if the file had been opened by name."""
         try:
             return super().write(data)
         except OSError as error:

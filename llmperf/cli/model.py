@@ -353,7 +353,7 @@ def predict(
 
 def _sizes(option: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    # int() would also take 1_000 and the digits of other scripts.
+    # int() would also accept 1_000 and digits such as the Arabic ones.
     sizes = tuple(int(part) for part in parts if _DIGITS.fullmatch(part))
     if not 1 <= len(sizes) == len(parts) <= 3 or min(sizes) < 1:
         raise CommandError(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from llmperf.prediction.model import Model
 
 _MANY = 100_000
-"""From this number of launches on, each step is announced."""
+"""Minimum number of launches for which a line announces each step."""
 
 
 def predict_configs(

@@ -33,7 +33,7 @@ def _loudness(context: typer.Context, option: typer.CallbackParam, wanted: bool)
     asked = Loudness(option.name)
     before = context.meta.setdefault(_KEY, Loudness.NORMAL)
     if wanted and before not in (asked, Loudness.NORMAL):
-        raise CommandError(Exit.USAGE, "--verbose and --quiet do not go together: leave one out")
+        raise CommandError(Exit.USAGE, "--verbose and --quiet cannot be combined: leave one out")
     if wanted:
         context.meta[_KEY] = asked
     set_loudness(context.meta[_KEY])
@@ -77,7 +77,7 @@ def _shared(
 def _declared() -> list[Any]:
     """Return the options of ``_shared``.
 
-    typer makes them, because its option classes differ by release.
+    typer itself makes them from that function, because its classes of options differ by release.
     """
     app = typer.Typer(add_completion=False)
     app.command()(_shared)

@@ -43,14 +43,14 @@ def status(
     """Show the progress of a run and the state of every process that works on it."""
     named = ledger_of(ledger, ledger_file)
     if named == SQLITE and ledger is None and ledger_file is None:
-        named = None  # LLMPERF_LEDGER=sqlite is meant for collect
+        named = None  # LLMPERF_LEDGER=sqlite is for collect; status needs no option for SQLite
     if directory is None and named is None:
         raise CommandError(
             Exit.USAGE, "name a dataset folder or a ledger: llmperf status DIR, or --ledger URL"
         )
     if watch and as_json:
         raise CommandError(
-            Exit.USAGE, "--watch and --json do not go together: --json prints one document"
+            Exit.USAGE, "--watch and --json cannot be combined: --json prints one document"
         )
     if named == SQLITE:
         raise CommandError(
@@ -188,7 +188,7 @@ def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
 def _stopped_by_signals() -> Iterator[threading.Event]:
     """Turn Ctrl-C and SIGTERM into an event.
 
-    An exception could be lost, because libraries may swallow it during clean-up.
+    An exception such as KeyboardInterrupt could be lost: libraries may swallow it during clean-up.
     """
     stopped = threading.Event()
 

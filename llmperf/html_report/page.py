@@ -38,7 +38,7 @@ def document(
     head = tag(
         "head",
         *_FIRST_LINES,
-        # `--out` replaces an existing page only if it has this line.
+        # A later `llmperf report --out` replaces an existing page only if the page has this line.
         void("meta", name_="generator", content=f"{_GENERATOR} {stamp.version}".strip()),
         tag("title", f"{title} · LLMPerf"),
         Html(f"<style>{_style()}</style>"),

@@ -139,7 +139,7 @@ def write_corpus_report(view: CorpusView, *, out: Path, stamp: Stamp = _NO_STAMP
 
 
 def report_to_write(path: Path) -> Path:
-    """Return the file that a report may be written to as ``path``, symbolic links followed.
+    """Return the file to write a report to: ``path``, with symbolic links followed.
 
     Raises:
         OutputTaken: ``path`` exists and is not a report.

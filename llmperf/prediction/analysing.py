@@ -1,7 +1,8 @@
-"""Memory analysis for predictions: from the trained run, otherwise by probes on a CPU device.
+"""The memory analysis of a kernel to predict: stored with the run, cached, or probed now.
 
-Decides when and where a kernel is probed, and owns the message if it is not probed. The probes run
-in a child process that is killed after a time limit (``workers/execution/analyse_ahead.py``).
+Decides when and where a kernel is probed (run at small sizes on a CPU device), and owns the message
+if it is not probed. The probes run in a child process that is killed after a time limit
+(``workers/execution/analyse_ahead.py``).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ ANALYSIS_TIMEOUT_S = 60.0
 predictions and ``collect`` get the same analysis."""
 
 _KEEP_DEATH_S = 86_400.0
-"""Seconds for which a timeout or a death of the child process is cached. This is one day only,
-because a busy machine can cause both."""
+"""Seconds for which a failure by a timeout or by the death of the child process is cached: only one
+day, because a busy machine can cause both."""
 
 _MOST_CHARACTERS = 240
 """Maximum number of characters of a reason in a warning."""
@@ -81,7 +82,7 @@ class Analyst:
 
     def _from_store(self, kernel_id: str) -> Analysis | None:
         if not set(ANALYSIS_COLUMNS) <= set(self.stored.column_names):
-            return None  # a run of an earlier version, which stores extents only
+            return None  # an earlier version made the run, and stored only the extents
         row = self.stored.column("kernel_id").to_pylist()
         if kernel_id not in row:
             return None

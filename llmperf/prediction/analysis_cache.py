@@ -1,7 +1,7 @@
-"""A cache of memory analyses that this user's predictions have made: one file per kernel.
+"""A cache of the memory analyses that earlier predictions of this user have made.
 
-Owns the folder. A file's name is the kernel's content hash and the version of the analysis. A file
-that cannot be read counts as missing, and a failure to write is ignored.
+Owns the folder, which has one file per kernel. A file's name is the kernel's content hash and the
+version of the analysis. Unreadable files count as missing, and failures to write are ignored.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def documents(configs: Sequence[Config], predictions: Sequence[Prediction]) -> l
 
 
 def shown_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the cells of ``HEAD`` for each document; launches without an id show their number."""
+    """Return a row with the columns ``HEAD`` for each document; a number replaces a missing id."""
     return [
         (
             str(row.get("id", number)),

@@ -79,7 +79,7 @@ _TOO_LONG = "a number has thousands of digits: give sizes and arguments that a k
 
 
 class _ObjectError(Exception):
-    """A JSON object has too many keys, or one of them twice (Python would keep the last value)."""
+    """A JSON object has too many keys, or a key twice (Python would keep only the last value)."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _first_repeated(names: list[str]) -> str:
 
 
 def _lines(content: bytes, start: int, line_end: bytes, where: str) -> Iterator[tuple[int, str]]:
-    """Yield the number and text of each line that has one, with its end. Refuse long lines."""
+    """Yield the number and the text of each line, with its line end; refuse long lines."""
     pattern = re.compile(rb"[^%b]*+(?:\r\n|[%b])|[^%b]++" % (line_end, line_end, line_end))
     for number, found in enumerate(pattern.finditer(content, start), start=1):
         if number > _MAX_LINES:
@@ -189,15 +189,15 @@ class _CsvLines(Iterator[str]):
         self._lines = _lines(content, start, rb"\r\n", where)
         self._where = where
         self.row_chars = 0
-        """Characters since the caller set it to zero, at the end of each row."""
+        """Number of characters of the row so far; the caller resets it at the end of each row."""
 
     def __next__(self) -> str:
         number, line = next(self._lines)
         self.row_chars += len(line)
         if self.row_chars > _MAX_ROW_BYTES:
             raise BadInput(
-                f"{self._where}, line {number}: the row is longer than {_MAX_ROW_BYTES >> 20} MiB: "
-                "correct the quotes"
+                f"{self._where}, line {number}: the row is longer than {_MAX_ROW_BYTES >> 20} MiB, "
+                "perhaps because a quote is not closed: correct the quotes"
             )
         return line
 

@@ -34,9 +34,9 @@ _MAX_BYTES = 256 * 2**20
 _MAX_LAUNCHES = 1_000_000
 """Maximum number of launches in one file."""
 _MAX_KEPT_BYTES = 640 * 2**20
-"""Maximum memory of all launches of a file, before the first prediction."""
+"""Maximum memory in bytes of all launches of a file, before the first prediction."""
 _LAUNCH_BYTES, _ARGUMENT_BYTES = 330, 80
-"""Memory of a launch, and of each argument, without texts. Measured."""
+"""Measured memory in bytes of one launch, and of each of its arguments, without texts."""
 _MAX_SIZE = 2**63
 _MAX_VALUE = 2**64
 _MAX_ID_CHARS = 1_000
@@ -80,9 +80,9 @@ def read_configs(file: str | Path, shared: Mapping[str, Value] | None = None) ->
             kept_bytes += _num_bytes(found[-1])
             if kept_bytes > _MAX_KEPT_BYTES:
                 raise BadInput(
-                    f"{where}, {place}: the launches to here take {_MAX_KEPT_BYTES >> 20} MiB of "
-                    "memory: write them to several files, and arguments that all launches share "
-                    "as --arg NAME=VALUE"
+                    f"{where}, {place}: the launches up to here take more than "
+                    f"{_MAX_KEPT_BYTES >> 20} MiB of memory: write the launches to several files, "
+                    "and give arguments that all launches share by --arg NAME=VALUE"
                 )
     except UnicodeDecodeError as error:
         raise BadInput(
@@ -209,7 +209,7 @@ def _size(value: Any, where: str) -> Size:
 
 def _whole(part: Any) -> int:
     if isinstance(part, str):
-        text = part.strip()  # int() would also take 6_4 and the digits of other scripts
+        text = part.strip()  # int() would also accept 6_4 and digits such as the Arabic ones
         if not _DIGITS.fullmatch(text):
             raise ValueError(part)
         return int(text)

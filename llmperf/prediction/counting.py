@@ -18,8 +18,8 @@ from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0
-"""Maximum number of seconds for ``_LAUNCHES_AT_ONCE`` launches. After this time the child is
-killed; the results that it has reported are used."""
+"""Maximum number of seconds for counting ``_LAUNCHES_AT_ONCE`` launches. After this time the child
+process is killed, and the results that it has reported are used."""
 
 _LAUNCHES_AT_ONCE = 512
 """Maximum number of launches that one child process counts."""

@@ -1,4 +1,4 @@
-"""Missing arguments of a launch, filled by the planner of ``collect``, with a warning for each."""
+"""Fill the missing arguments of a launch as the planner of ``collect`` does, and warn of each."""
 
 from __future__ import annotations
 

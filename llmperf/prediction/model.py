@@ -41,9 +41,10 @@ Size = int | Sequence[int]
 
 _MOST_DIMS = 3
 _MAX_SIZE = 10**400
-"""Larger numbers have too many digits for a message. Smaller ones get their message later."""
+"""Numbers from this one on are refused at once: a message cannot show so many digits. The checks of
+smaller numbers come later, with their own messages."""
 _NO_LISTS = (Set, Mapping, str, bytes, bytearray)
-"""Iterables that are no sequences of numbers: a set has no order, and bytes hold characters."""
+"""Iterable types that are refused as a size: a set has no order, and bytes hold characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

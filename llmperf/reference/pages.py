@@ -1,8 +1,9 @@
 """``python -m llmperf.reference FOLDER``: write the reference pages from the code.
 
 Owns the form of ``docs/reference/*.md``, but no facts: options come from the command tree, columns
-from the Arrow schemas, codes and keys from their tables. A test fails when a page is outdated. This
-module contains only sentences that no other code has as data (the meaning of a retry rule).
+from the Arrow schemas, failure codes and config keys from the code that defines them. A test fails
+when a page is outdated. This module contains only sentences that no other code has as data, such as
+the meaning of a retry rule.
 """
 
 from __future__ import annotations

@@ -17,16 +17,16 @@ from llmperf_common.families.shingles import NUM_VIEWS, Hashes, Views, digest, j
 MIN_JACCARD = 0.85
 """Lowest Jaccard similarity, in either view, at which two sources belong to one family."""
 _LSH_BANDS, _LSH_ROWS = 18, 7
-"""Bands of MinHash, and rows of a band. A pair is a candidate if all rows of one band agree. This
-rule finds 999 of 1,000 pairs at MIN_JACCARD and 13 of 100 at a similarity of 0.5. datasketch's own
-choice for a threshold of 75 % missed one pair in ten, and every missed pair may put duplicates on
-both sides of a split."""
+"""Number of MinHash bands, and of rows per band. A pair of sources is a candidate if all rows of a
+band agree. This rule finds 999 of 1,000 pairs at MIN_JACCARD and 13 of 100 at a similarity of 0.5.
+datasketch's own choice for a threshold of 75 % missed one pair in ten, and every missed pair may
+put duplicates on both sides of a split."""
 _NUM_PERMUTATIONS = _LSH_BANDS * _LSH_ROWS
 _SHINGLES_AT_ONCE = 4096
 """Number of shingles hashed at once. MinHash takes 1 KB of memory for each shingle."""
 MAX_SOURCE_CHARS = 2**20
-"""Number of characters above which a source is compared for equality only. The process that builds
-the corpus tokenises sources itself, so their length must be bounded; no hand-written kernel is as
+"""Number of characters above which a source is only compared for equality. Sources are tokenised in
+the process that builds the corpus, so their length must be limited. No hand-written kernel is as
 long."""
 _MINHASH_SEED = 1
 _MAX_ALL_PAIRS = 300
@@ -38,8 +38,8 @@ def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
     """Return the family of each kernel: the smallest kernel_id of its near-duplicate component.
 
     Kernels with the same source text are in one family. The result depends on the set of kernels,
-    not on their order. Further kernels can join two families into one, so recompute families when
-    sets are merged or split.
+    not on their order. A further kernel can join two families into one, so compute families again
+    when sets of kernels are merged or split.
 
     Args:
         kernels: (kernel_id, source, name); name is ignored. A kernel without source is a

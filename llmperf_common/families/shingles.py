@@ -1,8 +1,9 @@
 """A source as two sets of hashed token runs (shingles), whose overlap measures similarity.
 
-Owns the two views of a source and their overlap. The first view numbers names over the whole
-source, the second view within each run only. An inserted line shifts all later numbers of the first
-view but few runs of the second view. The first view compares small kernels better. A run is a
+Owns the two views of a source and their overlap. A run is five successive tokens, in which numbers
+replace the names that the author chose. The first view numbers the names over the whole source, the
+second view within each run. If a line is inserted, all later numbers of the first view change, but
+only few runs of the second view. The first view compares small kernels better. A run is stored as a
 64-bit hash: among ten million runs the chance of a collision is below 1e-5.
 """
 
@@ -42,7 +43,7 @@ def views_of(source: str) -> Views:
         is_name = numbers[part] != _NO_NAME
         factor = _FACTORS[place]
         over_all += factor * np.where(is_name, _mixed(numbers[part]), words[part])
-        # A name seen before in this run is encoded by its distance, any other name as "a name".
+        # A name that occurred before in this run is encoded by its distance, a new name by 0.
         back = np.where(gaps[part] <= place, gaps[part], 0)
         within += factor * np.where(is_name, _mixed(back), words[part])
     return np.unique(_mixed(over_all)), np.unique(_mixed(within))

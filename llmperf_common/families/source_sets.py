@@ -1,4 +1,4 @@
-"""The token runs of many sources, compact enough that a trained run can store them.
+"""The token runs (shingles) of many sources, in a form small enough to be stored with a model.
 
 A new source is compared exactly with all training sources by these runs. Owns the stored form: for
 each view (``shingles.py``) the distinct runs as 32-bit hashes, and for each source its runs.
@@ -170,7 +170,7 @@ def _read_view(table: pa.Table, name: int) -> _View:
     hashes = table.column(f"new_{name}").combine_chunks().flatten().cast(pa.uint32())
     starts = np.concatenate([[0], np.cumsum(sizes)])
     total = np.cumsum(gaps)
-    # The sum runs over all sources: subtract the value that it has before each source.
+    # ``total`` is summed over all sources: subtract the value that it has before each source.
     before = np.concatenate([[0], total])[starts[:-1]]
     members = total - np.repeat(before, sizes)
     if len(members) and not (members.min() >= 0 and members.max() < len(hashes)):

@@ -13,20 +13,22 @@ from enum import StrEnum
 from llmperf_common.features.work import Work
 
 FEW_SHARE = 0.1
-"""Share of the work-items. If at most this share stores anything, most other work-items have
+"""Share of the work-items that counts as few. If no more store anything, most of the others have
 probably returned at a guard such as ``if (i >= n) return``."""
 _UNEVEN_SPREAD = 0.5
 _UNEVEN_PEAK = 3.0
-"""Limits of ``item_spread`` and ``warp_peak``. Where few work-items store, a launch that reaches
-either is ``few_items``. In a reduction, too, only one of hundreds of work-items stores, but all do
-similar work before the store. The reductions in kernels/ have a spread of at most 0.35 and a peak
-of at most 2.1."""
+"""Limits of ``item_spread`` and ``warp_peak`` (see ``Work``), which are high if the work of
+work-items differs a lot. If few work-items store, a launch that reaches one of the limits is
+``few_items``. A reduction does not reach them: only one of hundreds of its work-items stores, but
+all do similar work before the store. The reductions in kernels/ have a spread of at most 0.35 and a
+peak of at most 2.1."""
 _FEW_ACCESSES = 0.5
 _FEW_OPERATIONS = 64.0
-"""Accesses to memory and operations per work-item. Where few work-items store, a launch with fewer
-of both is ``few_items``, too: at least half of its work-items touch no memory. In
-``if (get_global_id(0) == 0) a[0] += 1;`` neither spread nor peak is large, because the work of the
-one work-item is small. A search that computes a lot and rarely stores a hit has more operations."""
+"""Limits of memory accesses and of operations per work-item. If few work-items store, a launch
+below both limits is ``few_items``, too: at least half of its work-items touch no memory. An example
+is ``if (get_global_id(0) == 0) a[0] += 1;``. Its one active work-item does so little that neither
+spread nor peak is large. A search that computes a lot and rarely stores a hit has more operations
+than the limit."""
 
 
 class Activity(StrEnum):

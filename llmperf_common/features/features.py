@@ -4,7 +4,8 @@ Owns the names, their order and the combination of static features with a launch
 come from ``workers/source/static_features.py`` under the names in ``static_feature_names.py``.
 Every name in that table becomes a feature, and names that begin with ``weighted_`` or ``open_`` are
 also combined with the launch's sizes. So a new name needs no change here. ``feature_meanings()``
-returns the documented table. ``launch_columns.py`` turns records and tables into columns.
+returns the documented table. ``launch_columns.py`` turns records into columns, ``table_columns.py``
+tables.
 
 Sizes and times are log2, because times span six decades and effects multiply; counts are log2(1 +
 x) where zero is common. NaN means unknown (an unmeasured peak, a static feature that an older

@@ -105,7 +105,7 @@ class LaunchColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentColumns:
-    """Every argument of every launch in flat arrays, shape (a,); ``launch`` is the launch's row."""
+    """The arguments of all launches in flat arrays, shape (a,); ``launch`` is each launch's row."""
 
     launch: Codes
     is_global: npt.NDArray[np.bool_]
@@ -259,9 +259,9 @@ _NOT_NEGATIVE = (
     "max_memory_clock_mhz", "power_limit_w", "peak_dram_spread", "peak_l2_spread",
     "peak_fp32_spread", "peak_fp64_spread",
 )  # fmt: skip
-"""Numbers of a device that may be 0, which means unknown in records of some runtimes."""
+"""Fields of a device that may be 0: some runtimes report 0 for an unknown value."""
 _MOST = 1e20
-"""Limit of a device's numbers: 2**64 bytes and more than any rate, so that no product overflows."""
+"""Maximum of each number of a device. No size or rate is as large, and products do not overflow."""
 
 
 def _check_numbers(values: Mapping[str, Any]) -> None:

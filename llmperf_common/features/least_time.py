@@ -18,14 +18,15 @@ FLOOR_SHARE = 0.25
 """Share of the measured time of an empty launch (a median of 64 readings). No launch is assumed to
 take less than this share. The shortest of 1,248 measured kernels took 0.52 of that time."""
 READ_FACTOR = 4 / 3
-"""Factor by which a kernel that only reads can exceed the measured DRAM peak. The peak counts the
-two reads and one write of a triad. With write-allocate, however, the bus moves four lines."""
+"""Factor by which a kernel that only reads can exceed the measured DRAM peak. The peak is measured
+with a triad, and counts its two reads and one write. With write-allocate the device also reads each
+line that it writes, so the bus moves four lines where the peak counts three."""
 _TRANSFERS_A_CLOCK = 2
 """Transfers per memory clock: double data rate, as in CUDA's bandwidth figures. An H200 has
 2 x 3.2 GHz x 752 bytes = 4,814 GB/s."""
 CACHES_LEFT_OUT = 2
-"""Number of bytes that count as cached, as a multiple of the last-level cache's size. Warm launches
-find data in the cache."""
+"""Number of bytes that are taken as cached and so as free, as a multiple of the last-level cache's
+size: a warm launch finds data of the launch before in the cache."""
 
 SECTOR_BYTES = 32
 """Smallest transfer of memory in bytes: NVIDIA's sector (a CPU's cache line has 64). A larger
@@ -100,14 +101,14 @@ def least_time_ns(
         touched[at] = max(most, touched.get(at, 0))
     moved = math.fsum(touched.values())
     beyond_cache = max(0.0, moved - CACHES_LEFT_OUT * device.last_level_cache_bytes)
-    # GB/s are bytes per nanosecond. On a shared CPU a measured DRAM peak can be 3.6 times too low
-    # (kernels with wide vectors reached 70 GB/s where the triad had 20), but memory is never faster
-    # than the cache before it.
+    # 1 GB/s is 1 byte per nanosecond. On a shared CPU the measured DRAM peak can be 3.6 times too
+    # low (kernels with wide vectors reached 70 GB/s, the triad 20). So the measured peak of the
+    # cache counts if it is higher: memory is never faster than the cache before it.
     rate = max(READ_FACTOR * device.peak_dram_gbps, device.peak_l2_gbps or 0.0)
     bus_gbps = _bus_gbps(device)
     if (
         bus_gbps >= device.peak_dram_gbps
-    ):  # otherwise the bus width or clock that the driver reports is wrong
+    ):  # if it is lower than the measured peak, the driver reports a wrong width or clock
         rate = min(rate, bus_gbps)
     return max(floor_ns, beyond_cache / rate)
 

@@ -17,7 +17,7 @@ from llmperf_common.features.launch_columns import LaunchColumns
 Floats = npt.NDArray[np.float64]
 
 WARP = 32
-"""Lanes of a warp on NVIDIA GPUs; used on other devices as a typical alignment."""
+"""Number of lanes of a warp on NVIDIA GPUs; used for other devices as an approximation."""
 
 _OPERATIONS_PER_MATH_CALL = 8.0
 """Approximate cost of a special function, in additions. A special function runs at a quarter of the

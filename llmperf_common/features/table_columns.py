@@ -32,7 +32,7 @@ from llmperf_common.launch import INTEGER_TYPES
 from llmperf_common.records import ArgumentKind
 
 MAX_POSITION = 1_023
-"""Largest position of an argument. CUDA's and OpenCL's devices take a few kilobytes of arguments."""
+"""Largest position of an argument. (Devices accept only a few kilobytes of arguments.)"""
 WORK_COLUMN = "work"
 """Column of ``samples``: a struct of ``WORK_NAMES``, null where the work is not known."""
 

@@ -49,7 +49,7 @@ _LATENCY_CLOCKS = {
 }
 """Clocks until the next step of the same work-item can start, reduced because loads overlap."""
 _NEAR_LOAD_CLOCKS = 10.0
-"""Clocks of a load from a compute unit's own cache."""
+"""Latency, in clocks, of a load from a compute unit's own cache."""
 _NEAR_BYTES = 2**17
 _ITEMS_A_UNIT, _GROUPS_A_UNIT = 2048, 32
 """Maximum numbers of work-items and of work-groups that are resident on a compute unit."""
@@ -177,7 +177,8 @@ def work_terms_ns(columns: LaunchColumns) -> dict[str, Floats]:
         (work[name] / items * number for name, number in _LATENCY_CLOCKS.items()),
         np.zeros(len(items)),
     )
-    # Kernels with small buffers load from their compute unit's cache: subtract the excess latency.
+    # Small buffers fit into the compute unit's own cache, where loads take less time: subtract the
+    # difference.
     is_near = columns.buffer_bytes <= _NEAR_BYTES
     saved = (_LATENCY_CLOCKS["global_loads"] - _NEAR_LOAD_CLOCKS) * work["global_loads"] / items
     steps = np.where(is_near, steps - saved, steps)

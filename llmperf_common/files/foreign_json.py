@@ -19,17 +19,19 @@ _VALUE_BYTES = 130
 """Memory in bytes of a value with its place in a list or table, without a string's text. Measured:
 at most 112 (strings as keys of large objects, and objects with one number)."""
 _PLAIN_COPIES = 3
-"""Bytes of memory for each byte of an ASCII document: the file, its text and the strings in it."""
+"""Bytes of memory for each byte of an ASCII document: one byte each for the file, its text and the
+strings in it."""
 _WIDE_COPIES = 9
-"""The same if the document has another character: one such character, even as an escape (\\u...),
-makes Python keep a whole text at up to four bytes for each character. The file takes one."""
+"""The same for a document with a character outside of ASCII. One such character, even as an escape
+(\\u...), makes Python store a whole text with up to four bytes for each character of the file. The
+text and the strings in it need eight, the file itself needs one."""
 
 
 def check_memory(data: bytes, *, max_values: int = MAX_VALUES) -> None:
     """Check a JSON document before it is parsed.
 
     Raises:
-        ValueError: It has too many values, or parsing it may need too much memory.
+        ValueError: The document has too many values, or parsing it may need too much memory.
     """
     num_values = sum(map(data.count, (b",", b":", b"[", b"{")))
     if num_values > max_values:

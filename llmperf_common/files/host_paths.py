@@ -2,7 +2,7 @@
 
 Rows are published, but user names and folders of the host are private. Decides what counts as a
 path: an absolute path whose first part is a folder in the root of a host. The last part stays,
-because it names the file. ``llmperf_common/store/tables/rows.py`` applies it.
+because it names the file. ``llmperf_common/store/tables/rows.py`` applies this rule.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class OutputTaken(ConfigError):  # noqa: N818  (named for what is wrong)
 
 
 def file_to_write(path: Path, *, is_ours: Callable[[Path], bool], what: str) -> Path:
-    """Return the file that a command may write as ``path``, symbolic links followed.
+    """Return the file that a command may write: ``path``, with symbolic links followed.
 
     Args:
         path: the value of ``--out``.
@@ -61,7 +61,7 @@ def file_to_write(path: Path, *, is_ours: Callable[[Path], bool], what: str) -> 
 def folder_to_write(
     path: Path, *, names: Collection[str], is_ours: Callable[[Path], bool], what: str
 ) -> Path:
-    """Return the folder that a command may write as ``path``, symbolic links followed.
+    """Return the folder that a command may write: ``path``, with symbolic links followed.
 
     Args:
         path: the value of ``--out``.

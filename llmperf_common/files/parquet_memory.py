@@ -25,14 +25,15 @@ _MAX_ROW_GROUPS = 100_000
 _MAX_LEAVES = 1_000
 _VALUE_BYTES = 8
 _OFFSET_BYTES = 4
-"""Bytes of a value at each level of lists around it."""
+"""Bytes that each value needs in addition for each list around it."""
 _MOST_LEVELS = 8
-"""Levels of lists, structs and maps. LLMPerf's own tables have at most four."""
+"""Maximum number of lists, structs and maps around a value. LLMPerf's own tables have at most
+four."""
 _WIDEST_BYTES = 64
-"""Maximum bytes of a binary value of a fixed length. A null takes that length, too."""
+"""Maximum number of bytes of a binary value of a fixed length. A null takes as many bytes."""
 _LONGEST_FIXED_LIST = 16
-"""Maximum values of a list of a fixed length, as polars and numpy write it for the sizes of a
-launch. A null takes the memory of that many values, although the file holds none of them."""
+"""Maximum number of values of a list of a fixed length, as polars and numpy write it for the sizes
+of a launch. A null takes the memory of that many values, although the file holds none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
         if shape is None:
             texts.pop(path, None)
             continue
-        # Without lists of varying lengths the number of rows gives that of the values.
+        # Without lists of varying lengths, the number of values follows from the number of rows.
         slots = (
             num_values * shape.fixed
             if shape.has_lists
@@ -111,7 +112,7 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
 
 
 def _shape_of(path: str, shapes: Mapping[str, _Shape]) -> _Shape | None:
-    """Return the shape of the column that a column chunk belongs to; None for an unwanted one.
+    """Return the shape of the column of a column chunk; None for a column that is not read.
 
     A column's name may contain dots, as the path of a nested column does. If a path may belong to
     several columns, the largest of their shapes counts.
@@ -122,7 +123,7 @@ def _shape_of(path: str, shapes: Mapping[str, _Shape]) -> _Shape | None:
 
 
 def _shape(kind: pa.DataType, name: str, above: int = 0, fixed: int = 1) -> _Shape:
-    """Return the shape of a type; refuse a type whose nulls could take any memory."""
+    """Return the shape of a type; refuse a type whose nulls could take unlimited memory."""
     while isinstance(kind, pa.BaseExtensionType):  # such as a tensor of a fixed shape
         kind = kind.storage_type
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width > _WIDEST_BYTES:

@@ -1,8 +1,8 @@
-"""Safe opening of files that another user may have placed: regular files of bounded size only.
+"""Safe opening of files that another user may have made: only regular files of limited size.
 
 Owns the reading of a whole file, the opening of a lock file, and the appending to a file that
-LLMPerf wrote. Without the checks a FIFO would block forever, ``/dev/zero`` would never end, and a
-link could lead to someone else's file.
+LLMPerf wrote. Without the checks, opening a FIFO would block for ever, reading ``/dev/zero`` would
+never end, and a link could lead to another user's file.
 """
 
 from __future__ import annotations

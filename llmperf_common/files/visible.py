@@ -1,8 +1,9 @@
 r"""Escaping of untrusted text for a terminal or a dataset card: control characters become visible.
 
-Owns the length of a foreign text in a message, and the list of escaped characters: control characters (ANSI and OSC sequences begin with one, a
-carriage return can overwrite a line), bidirectional controls, invisible characters, unusual line
-ends, and lone surrogates, which cannot be encoded.
+Owns the maximum length of a foreign text in a message, and the list of escaped characters: control
+characters (ANSI and OSC sequences begin with one, a carriage return can overwrite a line),
+bidirectional controls, invisible characters, unusual line ends, and lone surrogates, which cannot
+be encoded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST_SHOWN = 80
 
 
 def shortened(text: str) -> str:
-    """Return the begin of a foreign text that is too long for a message.
+    """Return a foreign text for a message; only the beginning of a text that is too long.
 
     >>> shortened("saxpy"), len(shortened("x" * 200_000))
     ('saxpy', 82)

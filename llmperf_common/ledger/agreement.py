@@ -1,11 +1,11 @@
 """Compare a ledger with the manifests, and find what each of them lacks.
 
 Owns the comparison in both directions. A ledger that was rolled back (an old copy, or a file
-without its write-ahead log) knows *less* than the manifests, so it would lease finished tasks
-again. If the newest manifests were removed, the remaining ones know less than the ledger, so the
-shards that they lack must be listed again. ``attach.py`` acts on a difference.
+without its write-ahead log) knows *less* than the manifests. It would lease finished tasks again.
+If the newest manifests were removed, the remaining ones know less than the ledger. Then the shards
+that they lack must be listed again. ``attach.py`` acts on a difference.
 
-It suffices to compare names, because a ledger binds each task to one shard. If the ledger knows
+A comparison of names suffices, because a ledger binds each task to one shard. If the ledger knows
 every shard of a manifest, then no other shard in the ledger contains a task of these shards.
 """
 
@@ -44,10 +44,10 @@ class Comparison:
 
 
 def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
-    """Compare ``ledger`` with the current manifest; running collectors do not disturb this.
+    """Compare ``ledger`` with the current manifest, also while collectors run.
 
-    A shard is committed before a manifest lists it. So the ledger's counts are read first, then the
-    manifest. Last, the ledger is asked which of the manifest's shards it knows.
+    The order of steps makes that possible, because a shard is committed before a manifest lists it:
+    read the ledger's counts, then the manifest; last ask the ledger which of its shards it knows.
     """
     num_done = ledger.counts(_ALL_TASKS).done
     waiting = ledger.unpublished()
@@ -67,11 +67,11 @@ def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
 
 
 def _may_lack_device(fs: Filesystem, manifest: Manifest, unlisted: Iterable[ShardEntry]) -> bool:
-    """Whether no device is listed, or a file in ``devices/`` is not.
+    """Whether the manifest may lack a device: it lists none, or not every file in ``devices/``.
 
-    A ledger calls a device published since a lost manifest has listed it, also when its worker has
-    ended and only its samples are listed. The file may also belong to a worker that has committed
-    nothing yet; then the ledger does not name it.
+    The ledger's unpublished shards do not tell. If a manifest that listed a device was lost, the
+    ledger still calls this device published. A file in ``devices/`` may also belong to a worker
+    that has committed nothing yet; the ledger does not know this device.
     """
     names = chain(manifest.shard_names, (entry.name for entry in unlisted))
     listed = {name for name in names if name.startswith("devices/")}
@@ -94,14 +94,15 @@ def unknown_shards(
 ) -> list[str]:
     """Return the kernels shards of ``manifest`` that a ledger has never recorded.
 
-    A compacted shard stands for the shards that it replaces: compaction does not tell the ledger.
+    The ledger does not know compacted shards, because compaction does not tell it. So it is asked
+    for the shards that a compacted shard replaces.
 
     Args:
         ask: returns those of the given names that the ledger has not recorded. It is called at
             least once.
         manifest: the current version.
-        checked: a manifest whose shards the ledger is known to have. Segments that both manifests
-            share are skipped.
+        checked: a manifest whose shards the ledger is known to have recorded. Segments that both
+            manifests share are skipped.
         further: names of further shards to ask for.
     """
     settled = _names(_outside(checked, manifest)) if checked else frozenset()
@@ -124,12 +125,13 @@ def unknown_shards(
 def has_forgotten(ledger: Ledger, manifest: Manifest) -> bool:
     """Whether ``ledger`` counts fewer finished tasks than the shards of ``manifest`` hold.
 
-    Then it was rolled back. The opposite does not follow: other workers may have committed as many
-    tasks since. So a publisher compares names instead (``checked_names.py``).
+    If so, the ledger was rolled back. If not, it may have been rolled back all the same, because
+    other workers may have committed as many tasks since. So a publisher compares names instead
+    (``checked_names.py``).
 
     Args:
         ledger: the dataset's ledger.
-        manifest: a manifest that was read before: commits in the meantime can only add tasks.
+        manifest: a manifest that was read before this call. Commits since then only add tasks.
     """
     return ledger.counts(_ALL_TASKS).done < manifest.num_tasks
 
@@ -162,7 +164,7 @@ class _Part:
 
 
 def _outside(manifest: Manifest, other: Manifest | None) -> list[Segment[ShardEntry] | _Part]:
-    """Return the segments of a manifest that ``other`` lacks, and always the tail.
+    """Return the segments of a manifest that ``other`` lacks, and always the rest of the list.
 
     A segment is named after its content, so equal names mean equal content.
     """

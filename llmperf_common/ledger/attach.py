@@ -1,4 +1,4 @@
-"""Open a dataset's ledger, or rebuild it from the shards when it is gone.
+"""Open a dataset's ledger, or rebuild it from the shards if it is lost or was rolled back.
 
 Owns the order of steps that makes a rebuild safe: take the next epoch; retire the ledgers of older
 epochs (they accept no more commits, and the shards of all earlier commits are on disk); publish a
@@ -34,7 +34,7 @@ from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.upkeep.rebuild import rebuild_manifest, tasks_by_shard
 
 _MOST_BYTES = 180
-"""Maximum number of bytes of a dataset's path in the name of its ledger's folder."""
+"""Maximum number of bytes of a dataset's path that the name of its ledger's folder repeats."""
 _log = logging.getLogger(__name__)
 
 ATTACH_LOCK = "ledger/.attach.lock"
@@ -116,9 +116,8 @@ def attach(
                 )
             if ledger is None:
                 continue
-            # A process that takes a newer epoch after this check retires our ledger. A process that
-            # took an epoch before the check may have retired older ledgers when ours did not exist
-            # yet.
+            # If another process took a newer epoch before ours existed, it could not retire our
+            # ledger: give ours up. A process that takes an epoch after this check retires ours.
             if latest_epoch(fs) == epoch:
                 return ledger
             ledger.close()
@@ -159,10 +158,10 @@ def _rebuilt(
     epoch: int,
 ) -> Ledger | None:
     """Build the ledger of ``epoch`` from the shards; None if a newer epoch has published first."""
-    # Retire first, because other processes may still use a ledger that we cannot read. Their
-    # commits to that ledger after we have listed the shards would be lost.
+    # Retire older ledgers first: other processes may still use one that we cannot read. If they
+    # committed to it after we have listed the shards, their commits would be lost.
     ledger_location.retire(before=epoch)
-    bound: dict[str, array[int]] = {}  # indices, not ids: millions of tasks may be done
+    bound: dict[str, array[int]] = {}  # indices take less memory than ids of millions of tasks
 
     def note(name: str, tasks: Sequence[str]) -> None:
         bound[name] = array("q", map(index_of, tasks))
@@ -182,8 +181,8 @@ def _rebuilt(
 class SqliteLocation:
     """A folder with one SQLite file per epoch, such as ``ledger-000003.sqlite``.
 
-    Each epoch has a file of its own: replacing a database under one name would let an old process's
-    write-ahead log be replayed into the new file.
+    If a new database replaced the old one under the same name, SQLite could apply the write-ahead
+    log of the old one to the new one. So each epoch has a file of its own.
 
     Args:
         folder: the ledgers' folder; created if missing.
@@ -218,7 +217,7 @@ class SqliteLocation:
                         stack.pop_all()
                         return ledger
             except (FileNotFoundError, NotADirectoryError):
-                pass  # gone, maybe since a moment ago
+                pass  # the file is gone, perhaps only since a moment ago
             except OSError as error:
                 raise away(error, where=where) from error
             except (LedgerLostError, sqlite3.DatabaseError, TypeError, ValueError, ArithmeticError):
@@ -313,8 +312,9 @@ class SqliteLocation:
                 logs.extend(found)
             if not logs or found == logs:
                 return True
-            # Another process that opens the file now sees an old state without our changes. Neither
-            # state is right, so remove the file: the next epoch is built from the shards.
+            # The write-ahead log was removed or replaced. A process that opens the file now sees an
+            # old state without our changes, and the two states differ. So remove the file: the next
+            # epoch is built from the shards.
             path.unlink(missing_ok=True)
             return False
 
@@ -325,7 +325,7 @@ class SqliteLocation:
             is_current=is_current,
             where=f"the ledger {path}",
         )
-        is_current()  # notes the log's inode: the ledger was read, so its log exists
+        is_current()  # stores the log's inode; the log exists, because the ledger was read
         return ledger
 
 

@@ -1,10 +1,11 @@
-"""Ask a ledger which shards it has recorded, so that no rollback in between goes unnoticed.
+"""Ask a ledger which shards it has recorded, and notice if it was rolled back between questions.
 
 A ledger can be restored to an earlier state while it is in use, at any moment and more than once,
-for example together with the host of its Redis server. An answer that it gave before then proves
-nothing about its present state. So each check leaves its number in the ledger (``check_names``),
-and the next check requires this number. Only a restored earlier state lacks it: all states that
-follow from the state of a check have its number, and all shards that this check has found.
+for example together with the host of its Redis server. Its earlier answers then prove nothing about
+its present state. So each check stores its number in the ledger (``check_names``), and the next
+check requires this number. If the number is there, the ledger's present state follows from the
+state that was checked, and still has all shards that were found. If it is missing, the ledger was
+restored.
 
 Owns the numbers of one publisher's checks. ``agreement.py`` decides which names are asked for.
 """
@@ -20,7 +21,7 @@ from llmperf_common.ledger.protocol import Ledger, LedgerLostError
 from llmperf_common.store.manifests.manifest import Manifest, ShardEntry
 
 _AT_ONCE = 500
-"""Maximum number of names in one call: a ledger answers no other worker meanwhile."""
+"""Maximum number of names in one call, because a ledger answers no other worker meanwhile."""
 
 
 class _BehindError(Exception):
@@ -30,22 +31,22 @@ class _BehindError(Exception):
 class CheckedNames:
     """The checks that one publisher has made on its ledger.
 
-    The ledger keeps the number of the last check (40 bytes) as long as it exists: a publisher that
-    was killed could not remove it anyway.
+    Nothing removes the number of the last check (40 bytes) from the ledger, because a publisher
+    that was killed could not do so.
     """
 
     def __init__(self) -> None:
-        # No other publisher has this name, so that two at once do not disturb each other.
+        # A random name, so that publishers that check at the same time do not disturb each other.
         self._checker = secrets.token_hex(8)
         self._number = 0
-        """Number of the last check that was sent. A check whose answer got lost has a number, too:
-        it may take effect at any later time."""
+        """Number of the last check that was sent. A check whose answer got lost counts, too: it may
+        still take effect."""
         self._after = 0
         """Number of the last check that was answered since the last full pass began; 0 for none."""
         self._owes_all = True
-        """Whether all names must be asked for. A full pass that ends early, for example because an
-        answer got lost, leaves this True: its checks have begun a new chain of numbers, and the
-        states of this chain need not have the shards that were found before it."""
+        """Whether the next pass must ask for all names. It stays True if such a pass ends early,
+        for example because an answer got lost: the pass has begun a new series of numbers, which
+        proves nothing about shards that were found before."""
 
     def unknown(
         self,
@@ -57,18 +58,18 @@ class CheckedNames:
     ) -> list[str]:
         """Return the kernels shards of ``manifest`` and ``waiting`` that ``ledger`` lacks.
 
-        If there are none, one state of the ledger has recorded all of them. This holds for the
-        state of the last check that this method has made.
+        If the result is empty, the ledger has recorded all of them in one and the same state: its
+        state at the last check of this call.
 
         Args:
             ledger: the dataset's ledger.
             manifest: a version of the dataset.
             waiting: further shards, which the ledger has named before.
-            checked: a manifest for whose shards and this ledger an earlier call has found nothing
-                unknown; None asks for all names, for example because the ledger is another one.
+            checked: a manifest of which this ledger lacked no shard in an earlier call. None asks
+                for all names, for example because the ledger is a new one.
 
         Raises:
-            LedgerLostError: The ledger is lost, or was restored twice in this moment.
+            LedgerLostError: The ledger is lost, or was restored twice during this call.
         """
         names = [entry.name for entry in waiting if entry.table == "kernels"]
         self._owes_all |= checked is None
@@ -86,7 +87,7 @@ class CheckedNames:
     def _pass(
         self, ledger: Ledger, manifest: Manifest, further: Sequence[str], checked: Manifest | None
     ) -> list[str]:
-        """Ask for the names that ``checked`` lacks, or for all names if that is owed."""
+        """Ask for the names that ``checked`` lacks, or for all names if ``_owes_all`` is set."""
         if self._owes_all:
             self._after = 0
             if checked is not None:  # the next pass may skip its names, so ask for all of them

@@ -20,8 +20,8 @@ CREATE TABLE IF NOT EXISTS workers (
 def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: float) -> None:
     """Store a worker's last report.
 
-    Reports older than ``SILENT_LIMIT_S`` are deleted, and so are reports with a time in the future,
-    which an earlier boot of the host wrote.
+    Reports older than ``SILENT_LIMIT_S`` are deleted. So are reports with a time in the future:
+    they were written before the host booted again, when its boot clock was ahead.
     """
     db.execute(HEARTBEAT_TABLE)
     db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (worker, now_s, document))

@@ -24,11 +24,11 @@ def this_process() -> Holder:
 
 
 def is_alive(holder: Holder) -> bool:
-    """Return whether ``holder`` still runs; True where this process cannot see the holder.
+    """Return whether ``holder`` still runs; True if this process cannot see the holder.
 
-    A holder on another host or in another container cannot be seen: only its lease tells whether it
-    lives. A process of an earlier boot of this host is dead, and so is a process whose pid has
-    another start time now.
+    A holder on another host or in another container cannot be seen: it counts as dead only when its
+    lease has expired. A process of an earlier boot of this host is dead. So is a process if its pid
+    now belongs to a process with another start time.
     """
     if holder.host != socket.gethostname():
         return True
@@ -38,11 +38,12 @@ def is_alive(holder: Holder) -> bool:
 
 
 def has_ended(holder: Holder) -> bool:
-    """Return whether ``holder``, looked for among our own pids, is gone; False if unknown.
+    """Return whether ``holder`` is certainly gone; False if that is unknown.
 
-    This test is stricter than ``not is_alive``: a holder with our host's name and another boot may
-    run on another machine, because pods may share a name. ``is_alive`` can ignore that case,
-    because it is used for a local ledger file, which no other host has.
+    The answer is known only for a holder of this host, boot and pid namespace. ``is_alive`` also
+    calls a holder dead if it has this host's name but another boot. Here such a holder may run on
+    another machine, because pods may share a name. (``is_alive`` is used for a local ledger file,
+    which no other host has.)
     """
     if (holder.host, holder.boot_id) != (socket.gethostname(), _boot_id()):
         return False

@@ -1,10 +1,11 @@
 """Leases in a SQLite ledger: the columns of their holders, and which leases are live.
 
-Owns the rule that no lease ends later than twice the longest TTL from now. A later end comes from a
-clock that has stepped back: that of an earlier boot, if its holder ran in a container that has
-another host name now. Such a holder cannot be seen, so only the lease could tell that it is dead.
-The ledger notes the longest TTL, because collectors may have different ones. Collectors call these
-functions in a transaction of ``sqlite.py``; viewers call ``count_tasks`` through ``looking.py``.
+Owns the rule that a lease counts as expired if it ends later than twice the longest TTL from now.
+So late an end was written during an earlier boot of the host, when its boot clock was ahead. This
+matters if the holder ran in a container whose host name has changed since: such a holder cannot be
+seen, so only its lease can show that it is dead. The ledger stores the longest TTL, because
+collectors may use different ones. Collectors call these functions in a transaction of
+``sqlite.py``; viewers call ``count_tasks`` through ``looking.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def holder_row(holder: Holder) -> tuple[str, str, int, int]:
 
 
 def note_longest_ttl(db: sqlite3.Connection, ttl_s: float) -> None:
-    """Note that a lease of ``ttl_s`` is granted."""
+    """Store ``ttl_s`` as the longest TTL of a lease if no longer one is stored."""
     db.execute(
         "INSERT INTO meta VALUES (?, ?) "
         "ON CONFLICT (key) DO UPDATE SET value = MAX(value, excluded.value)",
@@ -44,7 +45,7 @@ def note_longest_ttl(db: sqlite3.Connection, ttl_s: float) -> None:
 
 
 def note_publisher_ttl(db: sqlite3.Connection, ttl_s: float) -> None:
-    """Note for how long the present publisher is elected."""
+    """Store for how many seconds the present publisher is elected."""
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PUBLISHER, ttl_s))
 
 
@@ -75,7 +76,7 @@ def count_tasks(db: sqlite3.Connection, tasks: range, now_s: float) -> TaskCount
 
 
 def read_holdings(db: sqlite3.Connection, tasks: range, now_s: float) -> list[Holding]:
-    """Return who holds live leases of a range."""
+    """Return the holders of live leases on tasks of a range."""
     rows = db.execute(
         "SELECT host || '/' || pid, COUNT(*), MAX(expires_s) FROM leases "
         "WHERE task >= ? AND task < ? AND expires_s > ? AND expires_s <= ? "

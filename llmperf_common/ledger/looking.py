@@ -1,4 +1,4 @@
-"""Read a SQLite ledger from outside: counts and heartbeats, without leaving a trace.
+"""Read counts and heartbeats from a SQLite ledger without changing it, as ``llmperf status`` does.
 
 Opens the file so that nothing is created or written, and no writer has to wait. A collector opens
 its ledger through ``attach.py``.
@@ -72,7 +72,7 @@ def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> Le
 
 
 def _log_of(path: Path) -> bool | None:
-    """Return whether a ledger has a write-ahead log; None if reading it would leave a trace.
+    """Return whether a ledger has a write-ahead log; None if reading the log would create a file.
 
     A log without an index has no writer, and SQLite would create the index to read the log.
     """
@@ -91,8 +91,8 @@ def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:
     how = "mode=ro" if has_log else "mode=ro&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{how}"
     db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT_S)
-    # The file may have an unknown origin and contain a view whose query never ends: limit time and
-    # size.
+    # The file may be of unknown origin, and contain a view whose query never ends: limit the time
+    # of queries and the size of values.
     give_up_s = time.monotonic() + _LONGEST_LOOK_S
     db.set_progress_handler(lambda: time.monotonic() > give_up_s, _STEPS_A_CHECK)
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)

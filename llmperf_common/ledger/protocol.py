@@ -16,7 +16,7 @@ from llmperf_common.store.manifests.manifest import ShardEntry
 
 
 class LedgerLostError(Exception):
-    """The ledger was replaced or wiped: attach again before going on."""
+    """The ledger was replaced or wiped: the caller must attach (open or rebuild a ledger) again."""
 
 
 class LedgerAwayError(LlmperfError):
@@ -82,9 +82,10 @@ class TaskCounts:
 
 
 LONGEST_STAY = 2
-"""No live lease ends later than so many TTLs from now. If one does, the ledger's clock has stepped
-back since, and the lease counts as expired: its holder may be dead, and a live one renews it soon.
-Two, not one, so that the small steps of a clock that is being set take no lease from its holder."""
+"""Number of TTLs from now after which no live lease can end. A lease that ends later was granted
+before the ledger's clock was set back. It counts as expired, because its holder may be dead; a live
+holder soon renews it. The number is two, not one, so that small corrections of the clock take no
+lease from its holder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,8 @@ class WorkerReport:
 class Ledger(Protocol):
     """The authority on tasks during a run. Every method is atomic, and durable when it returns.
 
-    Every method may raise ``LedgerLostError``, and ``LedgerAwayError`` if the ledger is not a file.
+    Every method may raise ``LedgerLostError``. If the ledger's server or disk fails, it raises
+    ``LedgerAwayError``.
     """
 
     @property
@@ -121,7 +123,7 @@ class Ledger(Protocol):
         ...
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Lease up to ``limit`` of ``tasks``: first those with expired leases or dead holders.
+        """Lease up to ``limit`` of ``tasks``; first those whose lease expired or whose holder died.
 
         A lease that ends later than ``LONGEST_STAY`` times the longest TTL has expired, too.
         """
@@ -155,20 +157,20 @@ class Ledger(Protocol):
         ...
 
     def unknown(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that no recorded shard has."""
+        """Return which of ``names`` are not names of recorded shards."""
         ...
 
     def check_names(
         self, names: Sequence[str], *, checker: str, number: int, after: int
     ) -> list[str] | None:
-        """Return those of at most 500 ``names`` that no recorded shard has; note the check.
+        """Return which of at most 500 ``names`` no recorded shard has; store the number.
 
-        The ledger keeps the highest number of each checker, for ever. If its number is below
-        ``after``, the ledger was restored to an earlier state: return None and note nothing.
+        The ledger stores the highest number of each checker for ever. If the stored number is below
+        ``after``, the ledger was restored to an earlier state: return None and store nothing.
 
         Args:
             names: names of shards; may be empty.
-            checker: who checks; no other process may use this name.
+            checker: name of the checker; no other process may use this name.
             number: number of this check, higher than the checker's numbers before.
             after: number of the checker's last check that was answered, 0 for none.
         """
@@ -187,11 +189,11 @@ class Ledger(Protocol):
         ...
 
     def holdings(self, tasks: range) -> list[Holding]:
-        """Return who holds live leases of a range, for messages; it looks at 500 at most."""
+        """Return the holders of live leases on tasks of a range, for messages; looks at 500 at most."""
         ...
 
     def report(self, worker: str, document: str) -> None:
-        """Keep a worker's heartbeat, a JSON document of about 2 KB, in place of its last one.
+        """Store a worker's heartbeat, a JSON document of about 2 KB, which replaces its last one.
 
         Heartbeats are for viewers: nothing depends on them, and they need not survive a power cut.
         """

@@ -115,7 +115,7 @@ class SqliteLedger:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> None:
-        """Fill an empty database with published shards, and finished tasks with their shards."""
+        """Fill an empty database with the published shards and the finished tasks of each shard."""
         connection.execute("BEGIN IMMEDIATE")
         for statement in _TABLES.split(";"):
             connection.execute(statement)
@@ -140,7 +140,7 @@ class SqliteLedger:
         return str(self._meta("plan_hash"))
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Lease up to ``limit`` tasks: first expired or dead holders' tasks, then in plan order."""
+        """Lease up to ``limit`` tasks: first those of expired leases, then the next in the plan."""
         with self._transaction():
             now_s = self._clock_s()
             found = self._free_leased(tasks, limit, now_s)
@@ -200,14 +200,14 @@ class SqliteLedger:
         return self._recorded()
 
     def unknown(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that no recorded shard has."""
+        """Return which of ``names`` are not names of recorded shards."""
         with self._transaction():
             return self._without(names)
 
     def check_names(
         self, names: Sequence[str], *, checker: str, number: int, after: int
     ) -> list[str] | None:
-        """Return those of ``names`` that no recorded shard has; note the check's number."""
+        """Return which of ``names`` no recorded shard has; store the number of the check."""
         key = f"checked:{checker}"
         with self._transaction():
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -247,15 +247,15 @@ class SqliteLedger:
             return count_tasks(self._db, tasks, self._clock_s())
 
     def holdings(self, tasks: range) -> list[Holding]:
-        """Return who holds live leases of a range."""
+        """Return the holders of live leases on tasks of a range."""
         with self._transaction():
             return read_holdings(self._db, tasks, self._clock_s())
 
     def report(self, worker: str, document: str) -> None:
-        """Keep a worker's heartbeat in place of its last one.
+        """Store a worker's heartbeat, which replaces its last one.
 
-        The report does not wait for the disk: ``NORMAL`` syncs at checkpoints only. Commits stay
-        durable; with ``OFF`` they would not be.
+        The report does not wait for the disk, because with ``NORMAL`` SQLite syncs only at
+        checkpoints. Earlier commits stay durable; with ``OFF`` they would not.
         """
         with self._translated():
             self._db.execute("PRAGMA synchronous = NORMAL")
@@ -286,7 +286,7 @@ class SqliteLedger:
         ]
 
     def _without(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that no recorded shard has."""
+        """Return which of ``names`` are not names of recorded shards."""
         return [
             name
             for name in names
@@ -324,7 +324,7 @@ class SqliteLedger:
             raise away(error, where=self._where) from error
 
     def _free_leased(self, tasks: range, limit: int, now_s: float) -> list[int]:
-        """Return tasks of the range whose lease ran out or whose holder is dead."""
+        """Return tasks of the range whose lease has expired or whose holder is dead."""
         bounds = (tasks.start, tasks.stop)
         holders = self._db.execute(
             f"SELECT DISTINCT {HOLDER} FROM leases WHERE task >= ? AND task < ?",  # noqa: S608

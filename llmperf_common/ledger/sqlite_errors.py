@@ -25,7 +25,7 @@ _OF_THE_DISK = frozenset(
 """Errors that say nothing about the ledger's content: a quota, a limit of file sizes, failing
 hardware, changed permissions, or a stopped process that holds the file's lock."""
 _OF_DAMAGE = frozenset({sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS})
-"""Errors of the same kind that are permanent: a file was cut short, or its file system is damaged."""
+"""Disk errors that do not pass: a file was cut short, or its file system is damaged."""
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def translated(*, where: str, is_current: Callable[[], bool]) -> Iterator[None]:
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
-        raise  # a bug of LLMPerf, such as a task bound twice, which attaching again would hide
+        raise  # a bug of LLMPerf, such as a task bound twice; attaching again would hide it
     except sqlite3.DatabaseError as error:
         raise as_ours(error, where=where, is_current=is_current) from error
 

@@ -1,8 +1,8 @@
 """Statistics of values that belong to families, with bootstrap intervals that resample families.
 
 Errors are correlated within a kernel and within a family, so a bootstrap over rows would give far
-too narrow intervals. Families are drawn with replacement. A mean then costs one matrix product over
-all draws, a quantile one weighted quantile per draw.
+too narrow intervals. Families are drawn with replacement instead. The means of all draws are one
+matrix product; a quantile is computed for each draw, with the families' counts as weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 _CHUNK_ELEMENTS = 4_000_000
-"""Number of weights held at once while bootstrapping quantiles; they take 32 MB."""
+"""Maximum number of weights in memory (32 MB) while the quantiles of draws are computed."""
 _QUANTILES = {"median": 0.5, "p90": 0.9}
 _SLACK = 1e-9
 
@@ -73,8 +73,8 @@ def _weighted_quantiles(values: Floats, family: Codes, draws: Floats, share: flo
     for start in range(0, len(draws), step):
         weights = np.cumsum(draws[start : start + step][:, ordered_family], axis=1)
         wanted = share * weights[:, -1:]
-        # If the position lies between two neighbouring values, ``below`` and ``above`` are these
-        # two; otherwise both are the same value. The slack absorbs rounding: 0.9 * 10 stays 9.
+        # If the quantile lies exactly between two neighbouring values, ``below`` and ``above`` are
+        # these two; otherwise both are the same value. The slack absorbs rounding: 0.9 * 10 is 9.
         below = ordered[np.argmax(weights >= wanted - _SLACK, axis=1)]
         above = ordered[np.argmax(weights > wanted + _SLACK, axis=1)]
         result[start : start + step] = np.where(wanted[:, 0] > 0, (below + above) / 2, np.nan)

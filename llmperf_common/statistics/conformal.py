@@ -104,7 +104,7 @@ class Conformal:
     """Whether half widths are multiples of the spread that the model predicts for each row."""
 
     def half_widths(self, bins: npt.ArrayLike) -> Floats:
-        """Return each label's log2 half width, shape (n,); for unknown labels the pooled one."""
+        """Return the log2 half width of each label, shape (n,); the pooled one if it is unknown."""
         return np.array(
             [self.bins.get(str(label), self.pooled).half_width_log2 for label in np.asarray(bins)],
             dtype=np.float64,
@@ -122,7 +122,7 @@ class Conformal:
                 ``by_spread``.
 
         Raises:
-            ValueError: ``by_spread`` is set but no spread was given, so the intervals belong to
+            ValueError: ``by_spread`` is set but no spread was given: the intervals were made for
                 another model.
         """
         half = self.half_widths(bins)
@@ -236,7 +236,7 @@ def calibrate(
             divided it by the spread.
         level: wanted coverage.
         groups: family of each row; None treats rows as exchangeable.
-        bins: label of each row (its regime). A label with enough groups gets its own band
+        bins: label of each row (its regime). A label with enough families gets a band of its own
             (Mondrian), any other label uses the pooled band.
         source: the rows used, which the record stores.
         by_spread: whether the errors are divided by the model's spread of each row.
@@ -253,8 +253,8 @@ def calibrate(
             inside = labels == label
             inner = None if groups is None else np.asarray(groups)[inside]
             band = conformal_quantile(scores[inside], inner, level)
-            # Twice the minimum, because with the minimum the quantile is the largest score, which
-            # is mostly noise.
+            # Require twice the minimum number of families: with the minimum the quantile is the
+            # largest score, which is mostly noise.
             if band.num_groups >= 2 * min_groups(level):
                 own[str(label)] = band
     return Conformal(level=level, pooled=pooled, bins=own, source=source, by_spread=by_spread)

@@ -53,14 +53,14 @@ Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LONG_LAUNCH_NS = 10_000.0
-"""Nanoseconds. Metrics are also given over launches at least this long, because launch overhead and
-timer noise dominate shorter ones on a GPU."""
+"""Time in ns. Metrics are also given for launches of at least this time, because launch overhead
+and timer noise dominate shorter ones on a GPU."""
 
 WITHIN = {"1_25": 1.25, "1_5": 1.5, "2": 2.0}
 """The factor that each suffix of a metric's name stands for."""
 
 _ROUNDING = 1e-12
-"""Tolerance of comparisons: 9 of 10 rows count as 90 %, and 3 / 2 as within a factor of 1.5."""
+"""Tolerance for rounding: 9 of 10 rows must count as 90 %, and 3 / 2 as within a factor of 1.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +258,7 @@ def _num_choices(choice: Codes) -> int:
 def metrics_table(
     scored: Scored, *, min_configs: int = 5, replicates: int = 1000, seed: int = 0
 ) -> dict[str, object]:
-    """Return ``all`` and ``from_10_us``, with intervals, and ``by``: metrics by slice and label."""
+    """Return the metrics of ``all`` rows, of those ``from_10_us``, and ``by`` slice and label."""
     long = scored.where(scored.measured_ns >= LONG_LAUNCH_NS)
     table: dict[str, object] = {
         "all": summarise(scored, min_configs=min_configs, replicates=replicates, seed=seed),

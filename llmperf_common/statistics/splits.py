@@ -45,7 +45,7 @@ class SplitKind(StrEnum):
 
 
 class Part(StrEnum):
-    """The purpose of a row."""
+    """The part of a split that a row belongs to; it decides what the row is used for."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -141,7 +141,7 @@ def unit_hash(seed: int, scope: str, identity: str) -> float:
     True
     """
     digest = hashlib.sha256(f"{seed}:{scope}:{identity}".encode()).digest()
-    # 53 bits, a float's precision: more bits could round up to 1.0.
+    # Use 53 bits, the precision of a float: more bits could be rounded up to 1.0.
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
@@ -213,10 +213,10 @@ def split_by_config(*, seed: int) -> Split:
 def _cut(
     ids: Sequence[str], kind: SplitKind, seed: int, *, test_is_filled: bool
 ) -> dict[Part, tuple[str, ...]]:
-    """Cut the ids, in hash order, into parts by ``SHARES``.
+    """Divide the ids, in the order of their hashes, into parts by ``SHARES``.
 
-    Validation, calibration and test get their rounded shares, at least one id each; with
-    ``test_is_filled`` the test part may get no id. Train gets all other ids.
+    Validation, calibration and test get their rounded shares, at least one id each. Only if
+    ``test_is_filled`` is set may the test part get no id. Train gets all other ids.
     """
     needed = 3 if test_is_filled else 4
     if len(ids) < needed:
@@ -255,7 +255,7 @@ def assign_parts(
     draws = unit_hashes(split.seed, "config", sample_ids)
     if split.kind is SplitKind.CONFIG:
         _, validation, calibration, test = SHARES[SplitKind.CONFIG]
-        # Test comes first: it holds the rows that would be seen_configs in the other kinds.
+        # Test takes the lowest hashes, as seen_configs does with the other kinds of splits.
         edges = np.cumsum([test, validation, calibration])
         names = np.array([Part.TEST, Part.VALIDATION, Part.CALIBRATION, Part.TRAIN], dtype=str)
         return names[np.searchsorted(edges, draws, side="right")]
@@ -287,8 +287,8 @@ def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
                 )
     if split.kind is not SplitKind.FAMILY:
         return
-    # A family_id is the smallest kernel_id of its family. If a listed id is no longer a family_id,
-    # its family was merged into another family after the split was made.
+    # A family_id is the smallest kernel_id of its family. If an id in the split is no longer a
+    # family_id, the family was merged into another family after the split was made.
     for kernel, family in kernel_families.items():
         if kernel != family and kernel in owner and owner[kernel] is not owner.get(family):
             where = f"part {owner[family]}" if family in owner else "no part"

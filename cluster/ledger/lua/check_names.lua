@@ -1,6 +1,6 @@
--- Returns the shards that were never recorded, and notes that this check has been made.
--- ARGV: who checks, number of the check, number of the check that must be noted, then shards.
--- Returns {'behind'} if that check is not noted: the ledger was restored to an earlier state.
+-- Returns those of the given shards that were never recorded, and stores the number of this check.
+-- ARGV: who checks, number of this check, number of the earlier check that must be stored, shards.
+-- Returns {'behind'} if the earlier check is not stored: the ledger was restored to an older state.
 local field, number = 'checked:' .. ARGV[3], tonumber(ARGV[4])
 local noted = tonumber(redis.call('HGET', meta, field) or 0)
 if noted < tonumber(ARGV[5]) then

@@ -1,4 +1,4 @@
--- Leases tasks: those that ran out first, then in plan order.
+-- Leases tasks: first those whose lease has ended, then tasks never leased, in plan order.
 -- ARGV: first task, task after the last, limit, ttl us, holder.
 -- Returns task, token, attempt, task, ...
 local first, stop, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -13,7 +13,7 @@ for _, task in ipairs(redis.call('ZRANGEBYSCORE', free, first, '(' .. stop, 'LIM
     table.insert(found, tonumber(task))
 end
 
--- Returns the first task from `position` on that is not done; the server skips runs of done tasks.
+-- Returns the first task from `position` on that is not done; BITPOS skips sequences of done tasks.
 local function not_done(position)
     while position % 8 ~= 0 do
         if redis.call('GETBIT', done, position) == 0 then

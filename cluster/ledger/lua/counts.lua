@@ -1,5 +1,5 @@
 -- ARGV: first task, task after the last. Returns how many are done, and how many have live leases
--- (if more than 500 leases have ended, the second number also counts some of them).
+-- (if more than 500 leases have ended, the second number includes some ended ones).
 -- Changes nothing, so that viewers may call it.
 local first, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
 local num_done = 0

@@ -1,5 +1,6 @@
 -- ARGV: holder, ttl us. Returns 1 if the holder is now the publisher, else 0.
--- An election that ends later than twice its TTL from now has ended: the clock has stepped back.
+-- An election that would end later than twice its TTL from now counts as ended: its late end shows
+-- that the clock was set back.
 local current = redis.call('HMGET', publisher, 'holder', 'expires_us', 'ttl_us')
 if current[1] and current[1] ~= ARGV[3] then
     local expires_us = tonumber(current[2])

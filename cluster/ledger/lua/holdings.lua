@@ -1,5 +1,6 @@
--- ARGV: first task, task after the last. Returns who holds live leases, of the first 500 to end:
--- holder, number of tasks, us until the last of them ends, holder, ... Changes nothing.
+-- ARGV: first task, task after the last. Looks at the 500 live leases that end first.
+-- Returns their holders: holder, number of tasks, us until its last lease ends, holder, ...
+-- Changes nothing.
 local first, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
 local longest_us = redis.call('HGET', meta, 'longest_ttl_us')
 local latest = longest_us and string.format('%.0f', now_us + 2 * longest_us) or '(+inf'
@@ -14,7 +15,7 @@ for i = 1, #live, 2 do
             found[name] = { 0, 0 }
             table.insert(names, name)
         end
-        -- Tasks come by the end of their leases, so the last one counts.
+        -- Tasks are sorted by the end of their leases, so a holder's last task has its last end.
         found[name] = { found[name][1] + 1, live[i + 1] - now_us }
     end
 end

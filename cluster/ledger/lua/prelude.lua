@@ -1,7 +1,7 @@
 -- Begins every script. KEYS: the keys of one ledger of one epoch.
 -- ARGV[1]: the epoch; ARGV[2]: added to the clock, us.
--- A ledger ends when its `meta` is gone or its server has restarted, as a restarted server may have
--- forgotten the last second.
+-- A ledger ends when its `meta` is gone, or when its server has restarted: a restarted server may
+-- have lost the changes of its last second.
 local meta, expiry, held, free, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local cursors, done, shards, unpublished, publisher = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local board = KEYS[11]
@@ -12,7 +12,7 @@ end
 if known[2] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') then
     return redis.error_reply('LEDGERLOST the server has been started anew')
 end
--- None of these keys is ever empty: RedisLocation.create adds a member that stays.
+-- These keys always exist: RedisLocation.create adds something permanent to each.
 if redis.call('EXISTS', expiry, held, free, leases, done, shards, unpublished) < 7 then
     return redis.error_reply('LEDGERLOST the server has given up a part of it')
 end
@@ -38,15 +38,16 @@ local function let_go(task)
     redis.call('ZADD', free, task, task)
 end
 
--- Returns tasks whose leases have ended, at most 500 that ran out, and 500 that end later than twice
--- the longest TTL from now (protocol.LONGEST_STAY): the server's clock has stepped back since they
--- were granted. `claim` notes the longest TTL, as workers may have different ones.
+-- Returns tasks whose leases have ended: at most 500 leases that have expired, and at most 500 that
+-- would end later than twice the longest TTL from now (protocol.LONGEST_STAY). So late an end means
+-- that the server's clock was set back after the lease was granted. `claim` stores the longest TTL,
+-- because workers may use different ones.
 local function ended()
     local tasks = redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us, 'LIMIT', 0, 500)
     local longest_us = redis.call('HGET', meta, 'longest_ttl_us')
     if longest_us then
         local after = string.format('(%.0f', now_us + 2 * longest_us)
-        -- The score of the member that stays is +inf.
+        -- The permanent member has the score +inf; leave it out.
         for _, task in ipairs(redis.call('ZRANGEBYSCORE', expiry, after, '(+inf', 'LIMIT', 0, 500)) do
             table.insert(tasks, task)
         end
@@ -54,8 +55,8 @@ local function ended()
     return tasks
 end
 
--- Frees leases that have ended, but not all: when a whole cluster's leases run out together, no
--- single call pays for all of them.
+-- Frees leases that have ended, at most 1,000 in a call, so that no call takes long when all leases
+-- of a cluster end together.
 local function free_ended()
     for _, task in ipairs(ended()) do
         let_go(task)

@@ -1,4 +1,4 @@
--- Keeps a worker's report. A new worker also removes the reports of workers silent for too long.
+-- Stores a worker's report. The first report of a worker also removes old reports of others.
 -- ARGV: worker, its document, how long a silent worker is kept, us.
 if redis.call('HSET', board, ARGV[3], string.format('%.0f %s', now_us, ARGV[4])) == 1 then
     local told = redis.call('HGETALL', board)

@@ -4,7 +4,8 @@ local told = redis.call('HGETALL', board)
 for i = 1, #told, 2 do
     local at_us, document = string.match(told[i + 1], '^(%d+) (.*)$')
     local age_us = now_us - at_us
-    -- A report from the future was written before the clock stepped back: a live worker writes again.
+    -- A report from the future was written before the clock was set back. Skip it: a live worker
+    -- will soon write the next one.
     if age_us <= tonumber(ARGV[3]) and age_us >= -1000000 then
         table.insert(answer, told[i])
         table.insert(answer, math.max(0, age_us))

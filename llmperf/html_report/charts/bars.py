@@ -22,7 +22,7 @@ _ROW_HEIGHT = 17.0
 _BAR_HEIGHT = 11.0
 _MAX_LABEL = 22
 _LOW_ENDS = 100.0
-"""The axis begins at most this factor below the smallest value; lower interval ends are cut off."""
+"""Largest ratio of the smallest value to the start of the axis; lower interval ends are cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from llmperf_common.csv_cells import safe_text
 Cell = str | float
 
 _SAFE = ",;:/()+*=!$@"
-"""Characters without a meaning in the address. They are not escaped, because an escape takes three
-bytes."""
+"""Characters that have no special meaning in a ``data:`` address. They are not escaped, because an
+escape takes three bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

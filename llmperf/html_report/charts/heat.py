@@ -87,8 +87,8 @@ def heat_chart(
         y: axis of the rows.
         text: texts of the plot.
         colour: number of the cells' colour, counted as for series.
-        most: the count of the darkest shade, common to the maps of a figure so that they can be
-            compared.
+        most: the count of the darkest shade. All maps of a figure use the same number, so that they
+            can be compared.
         hints: tooltip of each column; empty for a column without cells.
         drawn: the values that the map shows, for the CSV link.
     """

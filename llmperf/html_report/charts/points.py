@@ -29,8 +29,8 @@ from llmperf.html_report.charts.svg import (
 )
 
 MAX_POINTS = 1_000
-"""Number of points above which a plot is binned or thinned, because more dots hide each other and
-make pages large."""
+"""Maximum number of points that are drawn as dots. More dots would hide each other and make the
+page large, so a plot with more points shows bins or a subset."""
 _BINS = 44
 SHADES = 5
 """Number of shades of a colour in a density plot."""
@@ -186,8 +186,8 @@ def density_chart(
 ) -> Density:
     """Return a plot of the number of points per square bin, in logarithmic shades.
 
-    ``most`` is the count of the darkest shade, for comparable panels; None uses this panel's
-    largest count.
+    ``most`` is the count of the darkest shade. Give panels the same number to make them comparable;
+    None uses this panel's largest count.
     """
     canvas = Canvas(width=shape.width, height=shape.height)
     frame = frame_for(canvas, x, y, heading=text.heading)

@@ -23,7 +23,7 @@ _DECIMAL_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"
 _COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 
 LARGEST = 1e30
-"""Larger numbers are not valid times, sizes or metrics: they are left out or clamped to an axis."""
+"""Maximum of a valid time, size or metric. Larger numbers are left out or clamped to an axis."""
 
 NO_VALUE = "\u2013"
 """Text in place of a missing number."""

@@ -1,6 +1,6 @@
 """The checks of timed rows and their results.
 
-Owns the explanations of the checks for readers.
+Owns the texts that explain the checks to readers of the report.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _MEANINGS = {
     "deterministic": "Two launches on the same inputs gave the same bytes.",
     "input_sensitive": "Other inputs gave other outputs: the result depends on the input data.",
     "stationary": "The warm readings show no trend: the last ones are not faster or slower.",
-    "above_floor": "The median is at least the bytes touched divided by the measured peak "
+    "above_floor": "The median time is at least the bytes touched divided by the measured peak "
     "bandwidth.",
     "data_dependent": "A value read from memory decides an address or a loop, so the time depends "
     "on the data. This is a property, not a fault.",
 }
 _ACTIVITIES = {
     Activity.ACTIVE: "In most launches many work-items store something.",
-    Activity.FEW_ITEMS: "In most launches at most a tenth of the work-items store anything, and "
-    "the others do far less, or most touch no memory.",
+    Activity.FEW_ITEMS: "In most launches at most a tenth of the work-items store anything; the "
+    "others do far less work, or most of them touch no memory.",
     Activity.NOTHING: "No work-item stores anything, or no checked launch changed its output.",
 }
 _PARTS = ("yes", "no", "not checked")

@@ -64,14 +64,14 @@ def scaling_section(facts: DatasetFacts) -> Html:
 
 
 def _plottable(facts: DatasetFacts) -> Bools:
-    """Return the timed rows of the commonest device class, so that each kernel has one curve."""
+    """Return which rows are timed and of the commonest device class: one curve for each kernel."""
     samples = facts.samples
     of_class = samples.device_class.is_value(facts.commonest_class())
     return samples.timed & of_class & (samples.work_groups > 0)
 
 
 def choose_kernels(facts: DatasetFacts, num_kernels: int = NUM_KERNELS) -> list[int]:
-    """Return codes of kernels from short to long and from steady to varied, one per family.
+    """Return the codes of kernels with short to long and steady to varied times, one per family.
 
     Kernels with enough rows are sorted by median time and cut into thirds. Each third contributes
     the kernels with the smallest, the median and the largest spread (95th ÷ 5th percentile).

@@ -102,7 +102,7 @@ def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
     measured, predicted = floats(table, "median_ns"), floats(table, "predicted_ns")
     low, high = floats(table, "low_ns"), floats(table, "high_ns")
     usable = _positive(measured) & _positive(predicted)
-    # Unusable times become NaN first, so that no computation gets a zero or an infinity.
+    # Replace unusable times by NaN first, so that no computation sees a zero or an infinity.
     true_ns, said_ns = np.where(usable, measured, np.nan), np.where(usable, predicted, np.nan)
     decade = np.zeros(table.num_rows, dtype=np.int64)
     decade[usable] = decade_of(measured[usable])

@@ -190,7 +190,7 @@ def recompute(facts: EvaluationFacts, *, replicates: int) -> list[Block]:
 
 
 def _without_choices(block: Block) -> Block:
-    # The predictions do not say which rows differ in local size only, so there is no regret.
+    # There is no regret: the predictions do not say which rows differ in local size only.
     kept = {
         k: v for k, v in block.values.items() if k != "num_choices" and not k.startswith("regret")
     }

@@ -67,8 +67,8 @@ def access_maps(found: AccessTrace | str | None, arguments: Sequence[Mapping[str
             "memory within its buffers."
         )
     shown = keys[:_MOST_ROWS]
-    # Work-groups side by side share columns, so their counts are larger. Each view therefore has
-    # its own shades.
+    # If work-groups are drawn side by side, a column holds more work-items than in the view of one
+    # work-group, so its counts are larger. Each view therefore has its own shades.
     counts = [
         [n for one in view.maps if _key(one) in shown for _, _, n in one.cells] for view in views
     ]

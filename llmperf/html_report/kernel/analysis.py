@@ -64,7 +64,7 @@ def extents_table(row: Mapping[str, Any]) -> Html:
     for entry in entries[:_MAX_EXTENTS]:
         try:
             extent = extent_from_row(entry)
-        except ValueError as error:  # no program of ours has written it
+        except ValueError as error:  # LLMPerf did not write this row
             problem = shorten(str(error), _REASON_CHARS)
             return paragraph(f"The memory analysis of this kernel cannot be read: {problem}.")
         name = shorten(str(names.get(extent.position) or extent.position), 40)

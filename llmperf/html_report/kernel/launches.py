@@ -57,7 +57,7 @@ class Launches:
     rows: Sequence[dict[str, Any]]
     argument_names: tuple[str, ...]
     file_name: str
-    """Words of the downloaded file's name."""
+    """Words from which the name of the downloaded file is made."""
 
 
 def launches_of(

@@ -1,7 +1,7 @@
-"""Test, before a store is trusted, whether it can create a name only once.
+"""Test whether a store really refuses to create a file that exists, before a dataset is kept there.
 
 Owns that test. The exactly-once guarantee rests on ``put_if_absent``. But some object stores ignore
-its condition and silently overwrite, and some mounted folders lack hard links.
+its condition and silently overwrite the file, and some mounted folders lack hard links.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def check_creates_once(fs: Filesystem) -> None:
     Raises:
         StoreError: The store overwrites existing files, or cannot be written.
     """
-    # Another process's sweep may remove the file between the two writes, so a failed test is
-    # repeated.
+    # Repeat a failed test, because another process's sweep may have removed the file between the
+    # two writes.
     if not any(_creates_once(fs) for _ in range(_ATTEMPTS)):
         raise StoreError(
             f"{fs.describe()} cannot keep a dataset: its store overwrites a file that was to be "

@@ -19,7 +19,8 @@ STORE_SETTINGS = (
     "AWS_DEFAULT_REGION",
     "AWS_CA_BUNDLE",
 )
-"""An allowlist, so that no secret of a newer boto3 is passed on by accident."""
+"""The variables that are passed on. It is a list of allowed names, so that no secret of a newer
+boto3 is passed on by accident."""
 
 
 def store_settings(environment: Mapping[str, str]) -> dict[str, str]:

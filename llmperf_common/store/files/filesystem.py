@@ -23,14 +23,14 @@ from llmperf_common.files.plain_files import UnfitFileError, is_inside, open_loc
 from llmperf_common.store.files.pinned_folder import PinnedFolder
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of temporary files. Readers of Parquet folders skip names with a leading dot; sweeps
-remove leftover files."""
+"""Prefix of temporary files. Readers of Parquet folders skip names with a leading dot, and sweeps
+remove temporary files that a dead process left."""
 
 
 _MAX_SHARD_BYTES = 2**30
 _MAX_OTHER_BYTES = 256 * 2**20
-"""Maximum number of bytes of a file other than a shard; the manifest of a million shards has about
-as many."""
+"""Maximum number of bytes of a file other than a shard. The manifest of a million shards is about
+as large."""
 
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 """Errors of ``link`` on FAT and on many FUSE mounts, such as those of buckets."""
@@ -64,13 +64,13 @@ class Filesystem(Protocol):
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Create or overwrite ``name`` atomically (the card only: everything else is immutable)."""
+        """Create or overwrite ``name`` atomically; only for the card and locks, not for data."""
         ...
 
     def pin(self, name: str) -> None:
-        """Pin this place, recognised by the content of the file ``name``: it must stay the same.
+        """Remember this place by the content of its file ``name``, which must never change.
 
-        Later writes never land in another place with the same name.
+        From then on nothing is written to another place that has the same path.
 
         Raises:
             StoreLostError: The file ``name`` does not exist.
@@ -78,7 +78,7 @@ class Filesystem(Protocol):
         ...
 
     def check_place(self) -> None:
-        """Raise StoreLostError if a place was pinned and its name now leads to another place."""
+        """Raise StoreLostError if a place was pinned and its path now leads to another place."""
         ...
 
     def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
@@ -135,8 +135,8 @@ class PosixFilesystem:
         except UnfitFileError as error:
             raise StoreError(str(error).replace(str(self._path()), str(self.root))) from error
         except FileNotFoundError:
-            # The link itself is listed, so a reader that got FileNotFoundError would retry for
-            # ever.
+            # Do not raise FileNotFoundError: the link itself is listed, so a reader would try again
+            # for ever.
             if self._path(name).is_symlink():
                 raise StoreError(f"{self.describe(name)} is a link to nothing: remove it") from None
             raise
@@ -166,8 +166,8 @@ class PosixFilesystem:
                     f"the file system has no hard links ({error.strerror}): choose a folder on a "
                     "local disk or NFS, or an s3:// location"
                 ) from error
-            # Do this also if another process created the file first: a file that builds on the
-            # existing file must not outlive it in a power cut.
+            # Sync also if another process created the file first. Otherwise a power cut could
+            # remove that file, and leave a later file that refers to it.
             _fsync_folder(target.parent)
         return is_new
 
@@ -311,7 +311,7 @@ class PosixFilesystem:
                 os.fsync(file.fileno())
             yield temporary
         except OSError as error:
-            self.check_place()  # a lost folder is the most likely reason
+            self.check_place()  # a lost folder is the likeliest reason, and has a better message
             explained = _explained(error, Path(self.describe(name)))
             if explained is None:
                 raise
@@ -354,7 +354,7 @@ def max_bytes_of(name: str) -> int:
 def _make_folder(folder: Path) -> None:
     """Create ``folder`` and its missing parents, each durably.
 
-    Without the fsync of the parent, a power cut could remove the folder with the shards in it.
+    Each parent is synced (fsync). Otherwise a power cut could remove the folder with its shards.
     """
     if folder.is_dir():
         return
@@ -373,7 +373,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def _explained(error: OSError, target: Path) -> StoreError | None:
-    """Return the error to show for an OSError; None for a bug or failing hardware."""
+    """Return the error to show for an OSError; None if it is a bug or the hardware fails."""
     if error.errno == errno.EFBIG:
         return StoreError(
             f"{target} would be larger than the limit on file sizes: nothing committed is lost; "

@@ -1,7 +1,8 @@
 """Find the holders of a dataset's lock, so that messages name the process to wait for.
 
-Owns the search: in ``/proc/locks`` for a folder, in the contents of claims for an object store.
-Nothing depends on the result. Holders on other hosts of a network file system are not found.
+Owns the search: in ``/proc/locks`` for a dataset in a folder, in the objects that make up the lock
+(``s3_lock.py``) for a dataset in S3. Only messages depend on the result. Holders on other hosts of
+a network file system are not found.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def who_holds(fs: Filesystem, name: str) -> str:
 
 
 def this_command() -> dict[str, str]:
-    """Return what a claim says about this process: its command, and the current time."""
+    """Return the facts that a claim of a lock stores: this process's command, and the time."""
     return {"command": _command(os.getpid()), "since": _moment(time.time())}
 
 

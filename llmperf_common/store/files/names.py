@@ -1,6 +1,6 @@
-"""Check names from other sources that become file names: ids in rows, and shards in manifests.
+"""Check names of unknown origin that become file names: ids in rows, and shards in manifests.
 
-A name that is absolute, leads upwards or has unusual characters could name a file elsewhere.
+A name that is absolute, contains ``..`` or has unusual characters could name a file elsewhere.
 """
 
 from __future__ import annotations

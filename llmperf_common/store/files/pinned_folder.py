@@ -1,4 +1,4 @@
-"""A folder held open, so that it is recognised even if its path leads to another folder later.
+"""A folder that is held open, so that a change is noticed if its path leads to another folder.
 
 Owns the check by which a collector notices an unmount or a move of the folder. ``filesystem.py``
 owns the message.

@@ -1,7 +1,7 @@
 """The run lock of a dataset: shared by collectors, exclusive for sweep, compact, repair, merge.
 
-Owns the wait for the lock, and the message during the wait for this or another lock. ``run.py`` and
-``sweep.py`` say what the lock guards.
+Owns the wait for the lock, and the message while a process waits for this or another lock.
+``run.py`` and ``sweep.py`` say what the lock protects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
         CollectingError: Another process is at work on the dataset; the message names it.
     """
     holders = ""
-    for _ in range(_ATTEMPTS):  # `verify` and `status` also hold the lock for a moment
+    for _ in range(_ATTEMPTS):  # wait a little: `verify` and `status` hold the lock for a moment
         with fs.lock(RUN_LOCK, exclusive=True, wait=False) as is_alone:
             if is_alone:
                 yield
@@ -52,7 +52,7 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside_others(fs: Filesystem) -> Iterator[None]:
-    """Hold the run lock as a collector does; wait for an exclusive holder, and log its name."""
+    """Hold the run lock shared, as collectors do; wait for an exclusive holder and log its name."""
     with contextlib.ExitStack() as stack:
         for _ in range(_ATTEMPTS):
             with contextlib.ExitStack() as attempt:
@@ -70,7 +70,7 @@ def beside_others(fs: Filesystem) -> Iterator[None]:
 def naming_holders(fs: Filesystem, name: str) -> Iterator[None]:
     """Log which other process holds the lock ``name`` if the ``with`` block takes long.
 
-    The block takes the lock itself, so what takes long is probably the wait for the lock.
+    The block itself takes the lock, so if it takes long, it is probably waiting for the lock.
     """
 
     def tell() -> None:

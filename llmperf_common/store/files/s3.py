@@ -4,9 +4,9 @@ Owns requests, retries and the messages of failures. No other module imports bot
 makes locks of objects; ``create_once.py`` refuses unsuitable stores.
 
 The server decides whether a name is new: one PUT with ``If-None-Match: *``. If the answer is lost,
-the PUT may have happened, and boto3's retry gets 412 because of our own object. So each write puts
-a random mark into the object's metadata: after a 412, the object is our own if it has our mark.
-Equal bytes prove nothing: two processes may write the same bytes, and only one may be the first.
+the PUT may have happened; then boto3's retry gets 412 because of our own object. So each write puts
+a random mark into the object's metadata. If the object has our mark after a 412, it is our own. A
+comparison of bytes would not do: two processes may write the same bytes, and only one is the first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
 SCHEME = "s3://"
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # which boto3 reads by itself
 _REQUEST_ATTEMPTS = 5
-"""Attempts of one request; boto3 makes them with growing pauses, and gives up after some 10 s."""
+"""Number of attempts of one request. boto3 makes them with growing pauses, about 10 s in all."""
 _CONFLICT_ATTEMPTS = 10
 _READ_ATTEMPTS = 3
 _CONNECT_TIMEOUT_S = 5
@@ -47,7 +47,8 @@ _REQUESTS_AT_ONCE = 8  # requests are independent; boto3 keeps 16 connections
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
 _OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests about one object, which may be missing. A 404 to any other one: no S3 store answers."""
+"""Requests about one object, which may be missing. If another request gets a 404, the server is no
+S3 store."""
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -58,7 +59,7 @@ _ACCESS_CODES = frozenset(
 
 
 class _UnansweredError(StoreError):
-    """No answer came, so the request may or may not have been carried out."""
+    """The store did not answer, so the request may or may not have been carried out."""
 
 
 class S3Filesystem:
@@ -95,7 +96,7 @@ class S3Filesystem:
             try:
                 answer = self._request("get_object", name, Key=self._key(name))
                 return self._whole(answer, name)
-            except self._errors.BotoCoreError as error:  # in the body, which boto3 does not retry
+            except self._errors.BotoCoreError as error:  # boto3 does not retry to read the body
                 if attempt == _READ_ATTEMPTS - 1:
                     raise self._unanswered(error, name) from self._cause(error)
         raise AssertionError("the last attempt returns or raises")
@@ -115,7 +116,7 @@ class S3Filesystem:
             except _UnansweredError:
                 if self._mark_of(name) == mark:
                     return True
-                raise  # the unanswered request may still arrive, so False could be wrong
+                raise  # the unanswered request may still succeed, so False could be wrong
             except self._errors.ClientError as error:
                 metadata = error.response["ResponseMetadata"]
                 was_repeated = was_repeated or metadata.get("RetryAttempts", 0) > 0
@@ -125,7 +126,8 @@ class S3Filesystem:
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
             f"cannot create {self.describe(name)}: another write was under way at each of "
-            f"{_CONFLICT_ATTEMPTS} attempts (409): find out what, then run the same command again"
+            f"{_CONFLICT_ATTEMPTS} attempts (409): find out what else writes there, then run the "
+            "same command again"
         )
 
     def replace(self, name: str, data: bytes) -> None:
@@ -198,7 +200,7 @@ class S3Filesystem:
 
     def delete(self, name: str) -> None:
         """Delete ``name`` regardless of locks."""
-        with contextlib.suppress(FileNotFoundError):  # some stores answer 404
+        with contextlib.suppress(FileNotFoundError):  # some stores answer 404 if it is missing
             self._request("delete_object", name, Key=self._key(name))
 
     def listing(self, folder: str) -> Listing:
@@ -220,7 +222,8 @@ class S3Filesystem:
             connect_timeout=_CONNECT_TIMEOUT_S,
             read_timeout=_READ_TIMEOUT_S,
             max_pool_connections=16,
-            # MD5 protects uploads, and shards are read back. Many stores lack the newer checksums.
+            # Many stores lack the newer checksums. They are not needed: MD5 protects uploads, and
+            # shards are read back.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"addressing_style": "path"} if self._endpoint else None,
@@ -255,7 +258,8 @@ class S3Filesystem:
         most = max_bytes_of(name)
         data = bytearray()
         if answer.get("ContentLength", 0) <= most:
-            # Reading up to the empty part makes botocore check the announced length.
+            # Read until an empty part comes: only then botocore compares the length with the
+            # announced one.
             while part := answer["Body"].read(_PART_BYTES):
                 data += part
                 if len(data) > most:

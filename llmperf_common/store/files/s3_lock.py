@@ -1,10 +1,10 @@
 """Advisory locks for stores without locks: objects that their holders renew while they live.
 
-Owns the objects' names, their heartbeat and the rule for dead holders. A lock is a folder with one
+Owns the objects' names, their renewal and the rule for dead holders. A lock is a folder with one
 object for each claim, ``.run.lock/shared-0f3a…`` or ``.run.lock/exclusive-77b1…``. A process that
 claims the lock writes its object and lists the folder. The claim is granted if no other live claim
-conflicts with it. Listings are consistent (a listing that begins after a PUT has returned shows the
-object), so of two conflicting claims the later claim sees the earlier claim.
+conflicts with it. Of two conflicting claims the later one sees the earlier one, because listings
+are consistent: a listing that begins after a PUT has returned shows the object.
 
 Guarantee: two conflicting claims are not both granted while their holders reach the store every 90
 s. The guarantee does not cover a holder that was suspended or cut off for longer. Such a holder
@@ -48,8 +48,8 @@ _log = logging.getLogger(__name__)
 _EXCLUSIVE, _SHARED = "exclusive-", "shared-"
 _POLL_S = 0.3
 _SETTLE_S = 2.0
-"""Seconds for which a claim that does not wait stays, so that conflicting claims made at the same
-moment can withdraw."""
+"""Seconds for which a claim is kept although it conflicts with others and its process does not wait
+for the lock. In this time conflicting claims that were made at the same moment can withdraw."""
 _RENEWED_SHARE = 0.7
 
 
@@ -212,14 +212,14 @@ class _Claim:
         give_up_s = time.monotonic() + _SETTLE_S
         while True:
             listing = self._store.listing(self._lock)
-            if self._name not in listing.modified:  # we were cut off: others removed it
+            if self._name not in listing.modified:  # others removed it while we were cut off
                 self._renew()
                 continue
             rivals, dead = self._live_rivals(listing)
             for name in dead:
                 self._store.delete(
                     self._path(name)
-                )  # names are used once, so this is not a new claim
+                )  # each name is used only once, so this cannot delete a new claim
             if not rivals:
                 return True
             if not self._goes_before(rivals, wait=wait):
@@ -229,10 +229,11 @@ class _Claim:
             time.sleep(_POLL_S)
 
     def _goes_before(self, rivals: list[str], *, wait: bool) -> bool:
-        """Whether to stay and list again: of exclusive claims only the smallest name stays.
+        """Whether this claim stays although ``rivals`` conflict with it.
 
-        So one of the exclusive claims is granted. An exclusive claim that waits also stays if there
-        are shared claims, because later shared claims withdraw, and granted ones end by themselves.
+        Of several exclusive claims, only the one with the smallest name stays, so that one of them
+        is granted. An exclusive claim that waits also stays beside shared claims: later shared
+        claims withdraw, and those that are granted end by themselves.
         """
         if not self._is_exclusive:
             return False

@@ -12,8 +12,8 @@ from llmperf_common.store.files.filesystem import Filesystem, StoreError
 
 EPOCHS_FOLDER = "epochs"
 MAX_EPOCH = 10**12 - 1
-"""Highest epoch. No run builds so many ledgers, so LLMPerf did not write a file or manifest with a
-higher epoch."""
+"""Highest epoch that is accepted. No run builds so many ledgers, so a file or manifest with a
+higher epoch was not written by LLMPerf."""
 _NAME = re.compile(r"[0-9]{6,12}")
 
 
@@ -40,7 +40,8 @@ def take_next_epoch(fs: Filesystem, *, who: str, after: int = 0) -> int:
     """
     epoch = after
     while True:
-        # If something other than a file takes a name, the name is not listed: try the next epoch.
+        # The name of an epoch may be taken by something that is not listed, such as a folder: try
+        # the next epoch.
         epoch = max(latest_epoch(fs), epoch) + 1
         check_epoch(fs, epoch - 1)
         record = json.dumps({"epoch": epoch, "taken_by": who}) + "\n"

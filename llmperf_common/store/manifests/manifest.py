@@ -5,7 +5,7 @@ A manifest file lists the newest shards itself and names the segments that list 
 ``read_manifest`` return the whole list.
 
 Owns the JSON form and the chain rule: version v+1 is made from version v, by a publisher whose
-epoch is not below that of v. The ledger decides which shards are committed.
+ledger's epoch is not below the epoch of v. The ledger decides which shards are committed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from llmperf_common.store.manifests.versions import Earlier
 
 _MAX_COUNT = 2**63
 _MOST_LOOKS = 8
-"""Number of attempts to read a newest version that is listed but missing; they take some 5 s."""
+"""Number of attempts to read the newest version if it is listed but missing; they take 5 s."""
 _NAME = re.compile(r"manifest-([0-9]{6,18})\.json")
 
 
@@ -262,7 +262,7 @@ def parse_manifest(
     try:
         document = parse_json(data)
         schema_version = int(document["schema_version"])
-        if schema_version > SCHEMA_VERSION:  # checked first: other fields may be unknown
+        if schema_version > SCHEMA_VERSION:  # first: a later version may have other fields
             raise NewerManifestError(
                 f"{where} has schema version {schema_version}, but this LLMPerf reads versions up "
                 f"to {SCHEMA_VERSION}: upgrade LLMPerf"
@@ -350,9 +350,9 @@ def _newest_from(fs: Filesystem, version: int) -> Manifest:
 
 
 def _of_version(fs: Filesystem, version: int, data: builtins.bytes) -> Manifest:
-    """Return the manifest.
+    """Return the manifest in ``data``, the content of the file of ``version``.
 
-    Its version must be the version in its name, because the next version is made from it.
+    The manifest must state the same version, because the next version is made from it.
     """
     where = fs.describe(manifest_name(version))
     manifest = parse_manifest(data, where, fs.read_bytes)

@@ -1,6 +1,7 @@
 """Publish the next version of a dataset, unless another publisher was first.
 
-Owns the retry of a publisher that was second. ``manifest.py`` owns the content of a version.
+Owns the retry: if another publisher was first, the next attempt starts from its version.
+``manifest.py`` owns the content of a version.
 """
 
 from __future__ import annotations
@@ -75,17 +76,17 @@ def publish(
 ) -> Manifest | StaleEpoch:
     """Add ``entries`` to the current version, even while other processes publish.
 
-    Create-if-absent decides between publishers. A publisher that was second reads the new version
-    and adds its entries to that. Each version is made from the version before it and never lowers
-    the epoch. So a publisher whose ledger was rebuilt elsewhere is refused as soon as the rebuild
-    has published.
+    Of several publishers of a version, the one that creates its file wins. The others read the new
+    version and add their entries to that. Each version is made from the version before it and never
+    lowers the epoch. So a publisher whose ledger was rebuilt elsewhere is refused as soon as the
+    rebuild has published.
 
     Args:
         fs: the dataset.
         entries: committed shards.
         plan_hash: plan hash of the run.
         epoch: epoch of the ledger that has committed the entries.
-        admit: called with each version that the next one would be made from. It raises if ledger
+        admit: called with each version before the next version is made from it. It raises if ledger
             and version contradict each other, and returns further shards that must be listed.
         now_s: seconds since 1970; None: this machine's clock.
 
@@ -98,7 +99,8 @@ def publish(
             base = Manifest(version=0, plan_hash=plan_hash, epoch=epoch)
         if base.plan_hash != plan_hash:
             raise StoreError(
-                f"{fs.describe()} belongs to another plan ({base.plan_hash}, not {plan_hash})"
+                f"{fs.describe()} belongs to another plan (plan hash {base.plan_hash}, not "
+                f"{plan_hash}): choose another --out"
             )
         if base.epoch > epoch:
             return StaleEpoch(base.epoch)

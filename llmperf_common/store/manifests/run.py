@@ -38,7 +38,7 @@ class ForeignRunError(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Everything that decides what is planned, and the config of the first start.
+    """Everything that decides what a run plans, and the config with which it was first started.
 
     ``run_id`` distinguishes runs of the same plan; it is empty in old datasets. ``merged_from`` has
     the plan hashes of a merged dataset's sources; it is empty in other datasets.
@@ -146,7 +146,7 @@ def _check_empty(fs: Filesystem) -> None:
     foreign = [name for name in names if not name.startswith(".")]
     if (
         foreign and RUN_FILE not in names
-    ):  # checks RUN_FILE: another collector may have created it just now
+    ):  # RUN_FILE is checked again, because another collector may have created it just now
         raise ForeignRunError(
             f"{fs.describe()} has no run.json, but it has other files ({', '.join(foreign[:3])}): "
             "choose an empty or new folder for --out"
@@ -154,7 +154,7 @@ def _check_empty(fs: Filesystem) -> None:
 
 
 def _difference(found: RunRecord, wanted: RunRecord) -> str:
-    """Return the first difference found; the likeliest one is looked for first."""
+    """Return the first difference that is found; the likeliest difference is checked first."""
     if found.corpus_sha256 != wanted.corpus_sha256:
         return "its corpus differs"
     if found.device_classes != wanted.device_classes:

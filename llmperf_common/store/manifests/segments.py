@@ -1,13 +1,13 @@
-"""Segments: files with an early part of a manifest's list, so that versions write only the tail.
+"""Segments: files with the early parts of a manifest's list, which several versions share.
 
 Owns their JSON form, when the newest part of a list becomes a segment, and when small segments are
 merged. A segment is immutable and named after its content, ``segments/SHA256.json``. So manifests
 can share a segment, and two publishers of the same segment write the same file. A segment that no
 manifest names is an orphan. ``manifest.py`` defines the meaning of the entries.
 
-The tail is the part of the list in the manifest itself; it has fewer than ``SEALED_AT`` items.
-``FANOUT`` segments of similar size become one segment. So there are few segments, and each of N
-entries is written about log(N) times in all.
+A new version writes only the tail, the part of the list in the manifest itself, which has fewer
+than ``SEALED_AT`` items. ``FANOUT`` segments of similar size are merged into one. So there are few
+segments, and each of N entries is written only about log(N) times.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class Segment(Generic[EntryT]):
 
 
 _loaded: WeakValueDictionary[str, Segment[Any]] = WeakValueDictionary()
-"""Segments in memory by sha256. A publisher reads each segment once, as long as it keeps a manifest
-with that segment."""
+"""Segments in memory by sha256. A publisher that keeps a manifest with a segment thus reads the
+segment only once."""
 
 
 def load(
@@ -228,7 +228,7 @@ def is_damaged(name: str, data: builtins.bytes) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed(Generic[EntryT]):
-    """The segments of a list, and the files of new segments; the tail is what is in no segment."""
+    """The segments of a list, and the files of new segments. The other entries are the tail."""
 
     segments: tuple[Segment[EntryT], ...]
     files: tuple[tuple[str, builtins.bytes], ...]
@@ -264,7 +264,7 @@ def _made(
 
 
 def _num_alike(segments: Sequence[Segment[Any]]) -> int:
-    """Return how many segments at the end have at most the level of the last segment."""
+    """Return how many segments at the end of the list have at most the last segment's level."""
     if not segments:
         return 0
     level = _level(segments[-1])
@@ -279,7 +279,7 @@ def _num_alike(segments: Sequence[Segment[Any]]) -> int:
 def _level(segment: Segment[Any]) -> int:
     """Return how often a segment of this length was merged.
 
-    Each merge makes it about ``FANOUT`` times longer.
+    Each merge makes a segment about ``FANOUT`` times longer.
     """
     level, length = 0, SEALED_AT * FANOUT
     while segment.num_items >= length:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NUM_RECENT = 20
-"""Number of newest versions that are kept, about half a minute of a run. A process that has just
-read the name of the newest version thus still finds its file."""
+"""Number of newest versions that are kept; a run makes as many in about half a minute. So a process
+that has just read the name of the newest version still finds its file."""
 KEPT_FOR_S = 86_400
 _SPACING_S = 900
 

@@ -1,7 +1,7 @@
 """Convert a kernel's memory analysis to columns of its row in ``kernels``, and back.
 
-Owns that conversion. So all readers of a dataset (a run's summary, ``verify``, the trainer)
-evaluate extents with ``llmperf_common/analysis.py``.
+Owns that conversion, so that all readers of a dataset (a run's summary, ``verify``, the trainer)
+get the records of ``llmperf_common/analysis.py``, which evaluates extents.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ANALYSIS_COLUMNS = (
 )
 """The columns of ``kernels`` that ``analysis_from_row`` needs."""
 INPUTS_COLUMN = "inputs"
-"""A further column that ``analysis_from_row`` reads if it exists."""
+"""A further column of ``kernels``, which ``analysis_from_row`` reads if it exists."""
 
 _INT64 = range(-(2**63), 2**63)
 

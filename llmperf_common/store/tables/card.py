@@ -27,8 +27,9 @@ _MARKER = (
     "Remove this line to keep a text of your own. -->"
 )
 _TAG = "- LLMPerf"
-"""A tag in every card that was written with the marker. A card without the marker is a user's own
-text if it has this tag; else an older release wrote it."""
+"""A tag in every card that was written with the marker. If a card has this tag but no marker, the
+user has removed the marker to keep a text of their own. A card with neither was written by an older
+release."""
 _log = logging.getLogger(__name__)
 _DESCRIPTION = (
     "Timed launches of OpenCL kernels: for each launch config (NDRange and every argument) the "
@@ -154,7 +155,7 @@ def _front_matter(
 
 
 def _quoted(text: str) -> str:
-    return visible_json(json.dumps(text, ensure_ascii=False))  # a JSON string is a YAML string
+    return visible_json(json.dumps(text, ensure_ascii=False))  # YAML accepts every JSON string
 
 
 def _contents(dataset: Dataset, stats: DatasetStats) -> str:

@@ -1,7 +1,7 @@
 """Export a dataset as Arrow IPC files or CSV, for tools that read neither Parquet nor manifests.
 
-Owns the files of both formats. Streams shard by shard; a file appears under its name only when
-complete, and never replaces another file.
+Owns the files of both formats. Reads and writes shard by shard. A file gets its name only when it
+is complete, and never replaces another file.
 """
 
 from __future__ import annotations

@@ -19,14 +19,15 @@ from llmperf_common.records import SentinelReading
 
 NOISE_COLUMNS = ("status", "median_ns", "iqr_ns")
 JUDGED_FROM_NS, JUDGED_TO_NS = 100_000.0, 5_000_000.0
-"""Range of medians in ns that are judged. The times of shorter launches vary by microseconds
-because of the host; longer launches have too few readings for an IQR."""
+"""Lower and upper limit, in ns, of the median times that are judged. The times of shorter launches
+vary by microseconds because of the host; longer launches have too few readings for an interquartile
+range (IQR)."""
 MAX_RELATIVE_IQR = 0.03
-"""Limit for the median over rows of IQR / median. A quiet H200 has 0.005 at 0.1 to 1 ms
-(docs/explanation/measurement.md), two shared cores have 0.04 to 0.26."""
+"""Limit for the median over rows of IQR / median time. A quiet H200 has 0.005 at 0.1 to 1 ms
+(docs/explanation/measurement.md), two shared CPU cores have 0.04 to 0.26."""
 MAX_SENTINEL_DRIFT = 0.25
-"""Limit for p90 / p10 - 1 of one device's sentinel readings. A cluster run drains a GPU at the same
-share."""
+"""Limit for p90 / p10 - 1 of the readings of one device's sentinel (a fixed kernel). A cluster run
+gives up a GPU at the same share."""
 _FEWEST_ROWS = 20
 _FEWEST_READINGS = 5
 

@@ -1,7 +1,7 @@
 """Read a dataset: one manifest version, complete and constant even while other processes write.
 
-Owns the way from a folder to tables in today's schema. Reads only what the manifest lists, never a
-glob. Does not judge the rows' contents (``verify.py``).
+Owns the way from a folder to tables in today's schema. Reads only shards that the manifest lists,
+never all files of a folder. Does not check the rows' contents (``verify.py`` does).
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ from llmperf_common.store.tables.argument_rows import argument_rows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FEWEST_FOR_IQR = 4
-"""Minimum number of readings for quartiles. With fewer, quartiles only interpolate between the
-extremes."""
+"""Minimum number of readings for quartiles. With fewer readings, quartiles would only interpolate
+between the extremes."""
 LOG_LIMIT_BYTES = 64 * 2**10
-"""Maximum bytes of the log of a build without errors. A source of 8 MiB can give a warning in each
-of its lines."""
+"""Maximum number of bytes of the stored log of a build without errors. The limit is needed because
+a source of 8 MiB can give a warning for each of its lines."""
 _CHECKS = tuple(field.name for field in dataclasses.fields(Checks))
 
 

@@ -1,4 +1,4 @@
-"""Sample ids as numbers, to find repeats among millions of rows without keeping their texts.
+"""Sample ids as numbers, to find repeated ids among millions of rows with little memory.
 
 Owns the exact 10-byte form of the ids in a column, and the search among them: which ids occur
 twice, and which row of each id is kept.
@@ -44,7 +44,7 @@ def id_keys(column: pa.ChunkedArray) -> IdKeys:
     if any(text is None or len(text) != ID_HEX_DIGITS for text in texts):
         raise ValueError(f"not every id has {ID_HEX_DIGITS} hex digits")
     raw = bytes.fromhex("".join(texts))
-    if len(raw) != len(texts) * _RECORD.itemsize:  # bytes.fromhex skips white space
+    if len(raw) != len(texts) * _RECORD.itemsize:  # bytes.fromhex has skipped white space
         raise ValueError("an id holds white space")
     records = np.frombuffer(raw, _RECORD)
     return IdKeys(high=records["high"].astype(np.uint64), low=records["low"].astype(np.uint16))

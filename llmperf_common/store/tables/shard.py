@@ -34,7 +34,7 @@ class ShardError(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a shard states about itself, which suffices to rebuild a lost ledger from shards alone.
+    """The facts that a shard holds about itself; a lost ledger can be rebuilt from them alone.
 
     ``tasks`` pairs each task id with the fencing token under which it was written.
     """
@@ -143,9 +143,9 @@ def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
     try:
         check_memory(pa.py_buffer(data))
         with pq.ParquetFile(pa.BufferReader(data)) as file:
-            table = file.read()  # also if a column is there twice, unlike pq.read_table
+            table = file.read()  # unlike pq.read_table, it accepts a column that is there twice
         footer = _footer(table.schema.metadata, name)
-        # Arrow decodes a column's name only on access, so damaged names are found here.
+        # Arrow decodes a column's name only on access, so a damaged name raises an error here.
         problems = table_problems(name.split("/", 1)[0], table.schema, table)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
@@ -183,7 +183,7 @@ def _footer(metadata: Mapping[bytes, bytes] | None, name: str) -> Footer:
 
 
 Encoder = Callable[..., tuple[ShardFile, ShardFile]]
-"""The type of ``encode_results``; the simulator of crashes passes a version that caches."""
+"""The type of ``encode_results``; the tests' simulator of crashes passes a caching version."""
 
 
 def write_shard(fs: Filesystem, shard: ShardFile) -> ShardEntry:

@@ -22,7 +22,7 @@ from llmperf_common.store.tables.reader import Dataset, value_counts
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 SHORT_LAUNCH_NS = 10_000.0
-"""Nanoseconds. The launch itself takes a large part of a shorter time. The statistics report the
+"""Time in ns. Of a shorter time the launch itself is a large part, so the statistics report the
 share of rows with shorter times."""
 
 

@@ -1,4 +1,4 @@
-"""Judge the values of a shard's table: what no writer of LLMPerf writes and no reader can use.
+"""Find values in a shard's table that LLMPerf never writes and no reader can use.
 
 Owns the limits of texts, moments, NDRanges and arguments, and the check for nulls. The checks work
 column by column. ``schemas.py`` owns the columns, ``store/upkeep/row_checks.py`` the rules that
@@ -21,7 +21,7 @@ from llmperf_common.store.tables.text_lengths import too_long_texts
 
 _NDRANGE = ("global_size", "local_size")
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""First and last moment of ``datetime``, in us since 1970: begin of year 1 and end of year 9999."""
+"""First and last moment of ``datetime`` in us since 1970: start of year 1, end of year 9999."""
 
 
 def table_problems(table: str, stored: pa.Schema, found: pa.Table) -> list[str]:
@@ -33,9 +33,9 @@ def table_problems(table: str, stored: pa.Schema, found: pa.Table) -> list[str]:
         found: the columns that were read from it. Only their values are judged.
     """
     problems = missing_or_changed_columns(table, stored)
-    if problems:  # the values of columns that are there twice cannot be found by name
+    if problems:  # stop here: a column that is there twice cannot be read by its name
         return problems
-    # Long texts first: the check of their bytes takes longer.
+    # Check lengths of texts first: the check of the bytes of a long text takes long.
     problems = too_long_texts(table, found) or [
         *columns_without_values(table, found),
         *columns_of_impossible_values(table, found),
@@ -75,7 +75,7 @@ def columns_of_impossible_values(table: str, found: pa.Table) -> list[str]:
             problems.append(f"{table}: column {wanted.name!r} is damaged: {error}")
             continue
         if pa.types.is_timestamp(wanted.type) and not _has_years(column):
-            problems.append(f"{table}: column {wanted.name!r} has a moment outside of years 1-9999")
+            problems.append(f"{table}: column {wanted.name!r} has a time outside of years 1-9999")
     return problems
 
 
@@ -123,7 +123,7 @@ def impossible_arguments(table: str, found: pa.Table) -> list[str]:
             continue
         values = items.field(place)
         allowed = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, most))
-        if name == "elements":  # null: not a buffer
+        if name == "elements":  # null is valid: the argument is not a buffer
             allowed = pc.fill_null(allowed, True)
         wrong = np.zeros(found.num_rows, bool)
         wrong[row[~np.asarray(pc.fill_null(allowed, False), bool)]] = True
@@ -157,7 +157,7 @@ def _first_row_with_null(column: pa.ChunkedArray) -> int:
     """Return the number of the first row (from 1) for which ``_lists_with_null`` holds."""
     rows = column.combine_chunks()
     first, last = 0, len(rows)
-    while last - first > 1:  # it is in rows first to last
+    while last - first > 1:  # the row is one of ``first`` to ``last`` - 1
         middle = (first + last) // 2
         is_before = _lists_with_null(rows.slice(first, middle - first))
         first, last = (first, middle) if is_before else (middle, last)

@@ -1,7 +1,7 @@
 """Find texts in a dataset's tables that are longer than LLMPerf writes.
 
-A text of many megabytes packs into a few bytes, and every reader copies it. Owns which limit of
-``llmperf_common/text_limits.py`` a column has.
+A text of many megabytes can be compressed to a few bytes, but every reader holds it in full.
+Decides which limit of ``llmperf_common/text_limits.py`` a column has.
 """
 
 from __future__ import annotations

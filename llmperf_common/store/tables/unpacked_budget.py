@@ -12,7 +12,8 @@ from llmperf_common.files.parquet_memory import MAX_RATIO
 from llmperf_common.store.tables.shard import ShardError
 
 ALWAYS_ALLOWED_BYTES = 2**29
-"""Half of what a small dataset may take, because some readers hold a table twice for a moment."""
+"""Bytes of memory that the shards of one table may always take. Some readers hold a table twice for
+a moment, and so take up to 1 GiB."""
 
 
 class UnpackedBudget:
@@ -27,7 +28,7 @@ class UnpackedBudget:
         self._taken = 0
 
     def take(self, rows: pa.Table, name: str, packed_bytes: int) -> None:
-        """Count the rows of the shard ``name``; one above the limit is not counted.
+        """Add the rows of the shard ``name``; refuse a shard with which the limit is exceeded.
 
         Args:
             rows: the shard's rows, or some of their columns.

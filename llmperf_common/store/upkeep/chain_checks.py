@@ -53,9 +53,10 @@ def missing_versions(versions: Sequence[int], last: Manifest) -> list[int]:
     first present version may have been removed since.
     """
     if last.published_s:
-        # Each version is made from the version before it, which is kept for a while.
+        # The version before ``last`` must be there: ``last`` was made from it, and it is kept for a
+        # while.
         expected = {last.version - 1, *(version for version, _ in last.earlier)}
-    else:  # from before LLMPerf removed versions; a gap may be huge, so report only its ends
+    else:  # an older release, which removed no version; a gap may be huge: report only its ends
         gaps = [(one, two) for one, two in pairwise(versions) if two > one + 1]
         expected = {end for one, two in gaps for end in (one + 1, two - 1)}
     return sorted(version for version in expected - set(versions) if version > versions[0])

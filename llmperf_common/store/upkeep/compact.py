@@ -6,11 +6,11 @@ pair.
 
 Under the exclusive run lock: write the new pairs; publish one manifest that lists them and names
 the shards they replace (``replaces``); write the card; remove shards replaced long ago. Only the
-manifest counts: a process that dies before publishing the manifest leaves orphans; if it dies
-later, the compaction is done. Pairs of different epochs are not joined, because a footer names one
-epoch and a rebuild ranks tasks by (epoch, token). The ledger need not know of a compaction: it
-knows which tasks are done, and the names of shards in the ledger are used only until the shards are
-published.
+manifest counts: a process that dies before it publishes the manifest leaves shards that no manifest
+lists; if it dies later, the compaction is done. Pairs of different epochs are not joined, because a
+footer names one epoch and a rebuild ranks tasks by (epoch, token). The ledger need not know of a
+compaction: it knows which tasks are done, and its names of shards are used only until these shards
+are published.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from llmperf_common.store.upkeep.sweep import (
 )
 
 KEPT_FOR = timedelta(hours=24)
-"""Time for which replaced shards are kept. A reader of an earlier version must finish within this
-time."""
+"""Time for which replaced shards are kept. A process that reads an earlier version must finish
+within this time."""
 _STEM = re.compile(r"\w+/compact-([0-9]{8}T[0-9]{6})-[0-9a-f]+\.parquet")
 _SMALL_SHARE = 0.5
 """Share of the target size above which a pair stays as it is, because joining it gains little."""
@@ -83,8 +83,8 @@ class CompactionReport:
         version: version of the manifest that is now current.
         num_pairs_before: number of pairs of shards that were listed before.
         num_pairs: number of pairs that are listed now.
-        removed: shards that were removed, because they were replaced long ago or a compaction that
-            died left them.
+        removed: shards that were removed: they were replaced long ago, or a compaction that died
+            has left them.
         waiting: replaced shards that are kept for their readers.
     """
 
@@ -130,7 +130,7 @@ def compact(
         manifest = _publish_compacted(before, target, moment)
         due = _due(fs, manifest, moment)
         manifest = _age(fs, manifest, due)
-        update_card(fs)  # before the removal of files that the old card names
+        update_card(fs)  # first, because the old card names files that are removed next
         listed = recently_listed(fs)
         removed = _remove(fs, [name for name in due if name not in listed])
         removed += _remove(fs, old_trash(fs, before=moment - KEPT_FOR))
@@ -245,7 +245,7 @@ def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> 
 
 
 def _left_by_the_dead(fs: Filesystem, manifest: Manifest) -> list[str]:
-    """Return the shards of compactions that died before publishing, known by their names."""
+    """Return the shards of compactions that died before publishing, recognised by their names."""
     return [
         name
         for name in unlisted_shards(fs, manifest)
@@ -267,8 +267,8 @@ def _due(fs: Filesystem, manifest: Manifest, moment: datetime) -> list[str]:
 def _age(fs: Filesystem, manifest: Manifest, due: Sequence[str]) -> Manifest:
     """Publish unchanged versions until the last three list no shard of ``due``; return the last.
 
-    Shards that one of the last three versions lists are kept, and in a finished dataset no other
-    process publishes further versions.
+    Shards are kept as long as one of the last three versions lists them, and in a finished dataset
+    no other process publishes further versions.
     """
     for _ in range(MANIFESTS_KEPT_WHOLE):
         if not due or recently_listed(fs).isdisjoint(due):

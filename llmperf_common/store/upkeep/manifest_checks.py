@@ -1,4 +1,4 @@
-"""Check one manifest and ``run.json`` for contradictions in themselves.
+"""Check whether a manifest, or ``run.json``, contradicts itself.
 
 Owns what must hold inside one of these files, for verification. ``chain_checks.py`` compares the
 manifests with each other, ``verify.py`` compares them with the shards.
@@ -16,14 +16,14 @@ from llmperf_common.store.manifests.run import RUN_FILE, RunRecord
 from llmperf_common.store.upkeep.problems import Problem, ProblemKind, naming
 
 _MOST_TASKS = 10**10
-"""Tasks of a run. A collector holds its plan in memory, so no run plans as many."""
+"""Maximum number of tasks of a run. A collector holds its plan in memory, so no run plans more."""
 
 
 def check_run(run: RunRecord) -> list[Problem]:
-    """Return the number of planned tasks as a problem if no run has so many."""
+    """Return a problem if ``run.json`` says that more tasks are planned than any run can plan."""
     if run.num_tasks <= _MOST_TASKS:
         return []
-    what = f"plans {run.num_tasks:,} tasks, more than any run"
+    what = f"plans {run.num_tasks:,} tasks, more than any run can"
     return [Problem(kind=ProblemKind.RUN, name=RUN_FILE, what=what)]
 
 
@@ -35,7 +35,7 @@ def check_manifest(fs: Filesystem, manifest: Manifest) -> list[Problem]:
             f"its epoch {shown_value(manifest.epoch)} is a number that no run reaches, so no "
             "collector can continue the run"
         )
-    # Devices may be listed again after they were dropped.
+    # Dropped devices do not count, because they may be listed again.
     barred = sorted(manifest.barred_names & manifest.shard_names)
     if barred:
         found.append(naming(barred, "listed, and also dropped or replaced", "shard"))

@@ -79,7 +79,10 @@ class _Pair:
 
 @dataclass(slots=True, kw_only=True)
 class _Choice:
-    """The kept ``rows`` of each pair, and each task's pairs; the first pair has the kernels row."""
+    """What is kept: ``rows`` of each pair of shards, and the pairs that hold rows of each task.
+
+    The kernels row of a task comes from its first pair.
+    """
 
     rows: list[Bools] = field(default_factory=list)
     pairs_of_task: dict[str, list[int]] = field(default_factory=dict)
@@ -163,7 +166,7 @@ def refuse_inside_a_dataset(sources: Sequence[Location], out: Location) -> None:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Whether a folder holds a dataset, even a damaged one; other tools have a ``run.json``, too."""
+    """Whether a folder holds a dataset, even a damaged one (not only some ``run.json``)."""
     if not (folder / RUN_FILE).is_file():
         return False
     fs = open_filesystem(folder)
@@ -191,7 +194,7 @@ def _begun(fs: Filesystem, out: Location) -> RunRecord | None:
 
 
 def _check_same(begun: RunRecord, run: RunRecord, out: Location) -> None:
-    """Raise ForeignRunError unless both merges are the same, and so write equal shards."""
+    """Raise ForeignRunError unless both merges have equal sources, and so write equal shards."""
     if replace(begun, created_at="") != replace(run, created_at=""):
         raise _other_merge(out)
 
@@ -284,7 +287,7 @@ def _choose(pairs: Sequence[_Pair]) -> _Choice:
 def _drop_superseded(
     rows: Sequence[Bools], task_ids: Sequence[pa.DictionaryArray], is_empty: Sequence[Bools]
 ) -> None:
-    """Drop a task's row without a launch config if another source has the task with configs."""
+    """Drop the row without launch config of a task if another source has this task with configs."""
     got_further: set[str] = set()
     for kept, tasks, empty in zip(rows, task_ids, is_empty, strict=True):
         got_further.update(tasks.filter(pa.array(kept & ~empty)).unique().to_pylist())

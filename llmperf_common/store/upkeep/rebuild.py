@@ -1,7 +1,8 @@
 """Rebuild from shards alone: decide which shards on disk count when the ledger is gone.
 
-Owns the arbitration between shards, and the rebuilt manifest. Published bindings are final; among
-other verified shards the highest (epoch, token) of each task wins.
+Owns the choice between shards that no manifest lists, and the rebuilt manifest. Tasks whose shards
+a manifest lists are bound to these shards for ever. Of the other sound shards, the one with the
+highest (epoch, token) of a task wins.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Candidate:
 
 
 def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[Candidate]:
-    """Choose the pairs to adopt: whole pairs, no task twice, no committed pair left out.
+    """Choose the pairs of shards to adopt: no task twice, and no committed pair left out.
 
     A committed pair holds the highest token of each of its tasks. So a pair with a lower token in
     any task was never committed, and is excluded first. The other pairs can only overlap if one
@@ -109,7 +110,8 @@ def rebuild_manifest(
             return StaleEpoch(base.epoch)
         if base.plan_hash != plan_hash:
             raise StoreError(
-                f"{fs.describe()} belongs to another plan ({base.plan_hash}, not {plan_hash})"
+                f"{fs.describe()} belongs to another plan (plan hash {base.plan_hash}, not "
+                f"{plan_hash}): choose another --out"
             )
         if drop:
             without = base.without(drop, epoch=base.epoch)
@@ -132,7 +134,7 @@ def rebuild_manifest(
 
 
 def find_candidates(fs: Filesystem, base: Manifest, plan_hash: str) -> Iterator[Candidate]:
-    """Yield the undamaged shard pairs of this plan that ``base`` neither lists nor has barred."""
+    """Yield the undamaged pairs of this plan that ``base`` neither lists nor replaces nor drops."""
     samples = set(fs.names("samples"))
     known = base.shard_names | base.barred_names
     for name in fs.names("kernels"):
@@ -157,9 +159,7 @@ def _read_candidate(fs: Filesystem, name: str, plan_hash: str) -> Candidate | No
             data = fs.read_bytes(full_name)
             table, footer = decode(data, full_name)
         except (ShardError, FileNotFoundError):
-            return (
-                None  # cut short or swept, so never committed: a commit re-reads its shards first
-            )
+            return None  # damaged or moved, so never committed: a commit first reads its shards
         footers.append(footer)
         entries.append(ShardEntry.of(full_name, data, rows=table.num_rows, tasks=len(footer.tasks)))
     first, second = footers
@@ -177,8 +177,8 @@ def _read_candidate(fs: Filesystem, name: str, plan_hash: str) -> Candidate | No
 def _device_entries(fs: Filesystem, base: Manifest, plan_hash: str) -> list[ShardEntry]:
     """Return the undamaged devices of this plan that ``base`` lacks.
 
-    They are listed even if no pair is adopted: the listed samples may be of a device that only a
-    lost manifest had listed.
+    They are returned even if no pair is adopted, because the samples that ``base`` lists may belong
+    to a device that only a lost manifest has listed.
     """
     entries = []
     for name in filter(is_shard_name, fs.names("devices")):

@@ -1,4 +1,4 @@
-"""Repair a dataset that something else has damaged, at the price of measuring some tasks again.
+"""Repair a damaged dataset: drop damaged shards, so that their tasks can be measured again.
 
 Decides what is dropped, and owns the order of steps. A pair is dropped if one of its shards is
 missing or does not match the manifest's hash. A device is dropped for the same reasons. Of pairs
@@ -182,15 +182,15 @@ def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
     """Move the dropped shards to the trash, and publish the manifest without them."""
     holder = this_process()
     who = f"repair, {holder.host}/{holder.pid}"
-    # A merged dataset has an epoch in its manifest, but none in ``epochs/``.
+    # Pass the manifest's epoch, because a merged dataset has no file in ``epochs/``.
     epoch = take_next_epoch(fs, who=who, after=seen.manifest.epoch)
     names = frozenset(one.name for one in seen.dropped)
     _set_aside(fs, [*sorted(names), *seen.above, *seen.segments])
     if not seen.above and not seen.is_unfinished:
         return _put(fs, seen.manifest.without(names, epoch=epoch))
     # Shards that only a damaged manifest listed are found through their footers, as after the loss
-    # of a ledger. One version makes all changes. A repair that dies before it publishes leaves an
-    # epoch without a version.
+    # of a ledger. All changes are in one new version. If the repair dies before it publishes this
+    # version, an epoch without a version tells this to the next repair.
     rebuilt = rebuild_manifest(fs, plan_hash=run.plan_hash, epoch=epoch, drop=names)
     if isinstance(rebuilt, StaleEpoch):
         raise StoreError(f"{fs.describe()} was changed meanwhile: run the same command again")

@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 _STATUSES = [OK_STATUS, *(code.value for code in FailureCode)]
 _TIME_COLUMNS = ("time_ns", "median_ns", "min_ns", "iqr_ns", "mean_ns", "first_ns", "cold_ns")
 _STATISTIC_TOLERANCE = 1e-9
-"""Maximum relative difference. Two correct sums of the same readings differ by less."""
+"""Maximum relative difference between a stored and a computed statistic. Rounding causes less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

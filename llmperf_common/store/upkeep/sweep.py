@@ -59,7 +59,7 @@ class SweepReport:
 def sweep(
     fs: Filesystem, *, recorded: Collection[str] = (), remove_replaced: bool = False
 ) -> SweepReport:
-    """Move shards that were never committed to the trash, and remove temporary files.
+    """Move shards that were never committed to ``trash/``, and remove temporary files.
 
     Args:
         fs: the dataset; the caller holds ``RUN_LOCK`` exclusively.
@@ -111,8 +111,8 @@ def sweep(
 def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | None = None) -> None:
     """Move ``kernels/STEM.parquet`` to ``trash/TIME-kernels-STEM.parquet``, other shards likewise.
 
-    A collector deletes no shard: if manifests were lost, an apparent orphan may be the only copy of
-    a result.
+    No collector deletes a shard: if manifests were lost, a shard that no manifest lists may be the
+    only copy of a result.
     """
     for name in names:
         fs.move(name, trash_name(name, moment or datetime.now(UTC)))
@@ -211,8 +211,8 @@ def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
 def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
     """Whether a shard's footer has this plan hash.
 
-    A sweep must not remove an unreadable shard. LLMPerf's shards appear whole (``link`` after
-    fsync), so a crash of LLMPerf cannot have cut a shard short.
+    It is False for an unreadable shard, which a sweep must not remove. LLMPerf's shards appear
+    whole (``link`` after fsync), so something other than a crash of LLMPerf has damaged it.
     """
     try:
         return read_footer(fs.read_bytes(name), name).plan_hash == plan_hash

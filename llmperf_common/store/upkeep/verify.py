@@ -320,7 +320,7 @@ def _without_manifest(run: RunRecord, *, is_running: bool) -> Problem:
 
 
 def _unlisted_of_unfinished(manifest: Manifest, num_shards: int) -> Problem:
-    """A killed run leaves a few such shards. Lost manifests leave many, and look the same."""
+    """Return a note about unlisted shards: a killed run leaves a few, lost manifests leave many."""
     what = (
         f"warning: {num_shards} shards are listed by no manifest: a killed collector left them, or "
         "newer manifests were removed; the same `llmperf collect` lists what was finished"

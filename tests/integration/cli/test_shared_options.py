@@ -75,7 +75,7 @@ def test_a_warning_is_seen_with_verbose_and_without_but_not_with_quiet(
 
 def test_verbose_and_quiet_exclude_each_other(tmp_path: Path) -> None:
     for words in (("-v", "-q", "status", tmp_path), ("-q", "status", tmp_path, "--verbose")):
-        assert_refused(llmperf(*words), Exit.USAGE, "do not go together: leave one out")
+        assert_refused(llmperf(*words), Exit.USAGE, "cannot be combined: leave one out")
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_a_killed_collector_grows_stale_and_watching_ends_by_a_signal(
         ((), 2, "name a dataset folder or a ledger"),
         (("--ledger", "sqlite"), 2, "must be redis://HOST:PORT"),
         (("--ledger", "redis://127.0.0.1:1/0"), 3, "the Redis server cannot be reached"),
-        (("--ledger", "redis://127.0.0.1:1/0", "--watch", "--json"), 2, "do not go together"),
+        (("--ledger", "redis://127.0.0.1:1/0", "--watch", "--json"), 2, "cannot be combined"),
     ],
 )
 def test_mistakes_are_told(arguments: tuple[str, ...], code: int, told: str) -> None:

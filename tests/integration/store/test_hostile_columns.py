@@ -87,16 +87,16 @@ def at(moment_us: int) -> Change:
 
 
 BAD: dict[str, tuple[str, Change, str]] = {
-    "nullable twice": ("samples", twice("median_ns"), "'median_ns' is there 2 times"),
-    "needed twice": ("samples", twice("status"), "'status' is there 2 times"),
-    "struct twice": ("samples", twice("work"), "'work' is there 2 times"),
-    "device twice": ("devices", twice("peak_dram_gbps"), "'peak_dram_gbps' is there 2 times"),
+    "nullable twice": ("samples", twice("median_ns"), "'median_ns' occurs 2 times"),
+    "needed twice": ("samples", twice("status"), "'status' occurs 2 times"),
+    "struct twice": ("samples", twice("work"), "'work' occurs 2 times"),
+    "device twice": ("devices", twice("peak_dram_gbps"), "'peak_dram_gbps' occurs 2 times"),
     "status": ("samples", not_utf8("status"), "'status' is damaged: In chunk 0: Invalid"),
     "source": ("kernels", not_utf8("source"), "'source' is damaged: In chunk 0: Invalid"),
     "family_id": ("kernels", not_utf8("family_id"), "'family_id' is damaged: In chunk 0: Invalid"),
     "device_class": ("devices", not_utf8("device_class"), "'device_class' is damaged: In chunk 0: Invalid"),
-    "late": ("samples", at(2**62), "'created_at' has a moment outside of years 1-9999"),
-    "early": ("samples", at(-(2**62)), "'created_at' has a moment outside of years 1-9999"),
+    "late": ("samples", at(2**62), "'created_at' has a time outside of years 1-9999"),
+    "early": ("samples", at(-(2**62)), "'created_at' has a time outside of years 1-9999"),
 }  # fmt: skip
 
 

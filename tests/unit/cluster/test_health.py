@@ -101,7 +101,8 @@ def test_a_cpu_device_is_not_drained_for_drift(caplog: pytest.LogCaptureFixture)
     assert watched.said == []
     assert [record.getMessage() for record in caplog.records] == [
         "the sentinel kernel takes 80 % longer than at first, perhaps because other "
-        "processes use the CPU; collection goes on, because this never drains a CPU device"
+        "processes use the CPU; collection goes on, because a CPU device is never drained "
+        "for this reason"
     ]
 
 

@@ -672,7 +672,7 @@ def test_a_class_that_the_plan_has_not() -> None:
     bench.step()
     bench.pool.begin(CORPUS, "run", ["another"])
     assert bench.states()[0] is SlotState.DRAINED
-    assert "the plan is not for its device class" in bench.said[-1]
+    assert "the run's plan has no tasks for its device class" in bench.said[-1]
 
 
 def test_a_stop_reaches_all_and_starts_nobody() -> None:

@@ -67,7 +67,7 @@ def test_a_card_at_work(capsys):
     with gpu_lock(GPU, "/data/run1"):
         state = state_of(FakeCard(reasons=0x44, pids=(41,)))
     text = told(state, capsys)
-    assert "now 1,905 of 1,980 MHz, memory 3,201 of 3,201 MHz, 61 degrees, 512 of 700 W" in text
+    assert "now 1,905 of 1,980 MHz, memory 3,201 of 3,201 MHz, 61 °C, 512 of 700 W" in text
     assert "throttled: software_power_cap, hardware_thermal" in text
     assert "computing on it: pid 41, 1 MiB" in text
     assert "owned by pid " in text
@@ -84,7 +84,7 @@ def test_a_card_at_rest_and_one_that_is_gone(capsys):
 def test_without_nvml_one_line_says_so(capsys):
     absent = NvmlAbsent(reason="nvidia-ml-py is not installed", mend=INSTALL)
     text = told(GpuState(owner=None, absent=absent), capsys)
-    assert "no processes: nvidia-ml-py is not installed to mend: pip install nvidia-ml-py" in text
+    assert "processes are unknown: nvidia-ml-py is not installed to mend: pip install nvidia-ml-py" in text
 
 
 def test_the_document():

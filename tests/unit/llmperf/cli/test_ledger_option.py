@@ -92,7 +92,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_both_options_are_refused(file: Path) -> None:
-    with pytest.raises(CommandError, match="do not go together"):
+    with pytest.raises(CommandError, match="cannot be combined"):
         ledger_of("sqlite", file)
 
 
