@@ -25,7 +25,7 @@ _MISSING_NONE, _MISSING_ZERO, _MISSING_NAN = 0, 1, 2
 and 3: the values that count as missing (none, zero or NaN)."""
 
 _PLACES_AT_ONCE = 2**20
-"""Maximum rows x trees evaluated together: 8 MiB of node numbers, which fit a cache."""
+"""Maximum of rows x trees evaluated together. Their node numbers take 8 MiB, which fit a cache."""
 _MOST_LEAVES = 2**22
 """Maximum leaves of a forest: its arrays take 160 MiB."""
 _MOST_DEPTH = 4096

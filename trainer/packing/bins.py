@@ -23,7 +23,8 @@ of useful tokens (no padding, no repeated prefix) in packs of 2,048 tokens is 87
 and 99.4 % (lengths of an H200 corpus)."""
 
 _LOOKS = 32
-"""Maximum number of groups skipped because a recent pack has their kernel; then one is taken."""
+"""Maximum number of groups skipped because a recent pack has their kernel. After that many, the
+next group is taken although its kernel is in a recent pack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +33,8 @@ class Bins:
 
     Attributes:
         lengths: ascending; a pack has the shortest length that holds its first group whole.
-        apart: maps a length to a number of packs: a kernel should come only once in that many
-            consecutive packs of the length.
+        apart: maps the length of packs to a number n: of n consecutive packs of this length, at
+            most one should contain a given kernel.
         window: number of groups in the search window.
     """
 

@@ -70,8 +70,9 @@ def _spans(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return for each token where its kernel begins, its prefix ends and its own segment begins.
 
-    All have shape (b, t) and type int32. In most blocks FlexAttention evaluates the rule
-    for each pair. It loads nothing for the key, because the bounds depend on the query only.
+    All have shape (b, t) and type int32. In most blocks FlexAttention evaluates the rule for each
+    pair of query and key. With these bounds, which depend on the query only, the rule loads no
+    value for the key.
     """
     place = torch.arange(kernel.shape[1], device=kernel.device).expand_as(kernel)
     before_kernel = functional.pad(kernel[:, :-1], (1, 0), value=-2)

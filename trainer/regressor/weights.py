@@ -51,8 +51,8 @@ HEAD_FILE = "head.safetensors"
 _BACKBONE = "backbone."
 
 _MOST_BESIDE = 2**28
-"""Maximum number of values in buffers (such as tables of positions), unless the weights have more
-bytes. No supported model has more values."""
+"""Maximum number of values in a model's buffers (such as tables of positions); with large weights
+as many values as the weights have bytes. No supported model has more."""
 
 
 def read_backbone_config(folder: Path, config: RegressorConfig) -> dict[str, Any]:
