@@ -256,17 +256,21 @@ def _cell(value: object) -> object:
 
 def _options(command: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--out", type=Path, required=True, help="the CSV")
+    parser.add_argument("--out", type=Path, required=True, help="the CSV file to write")
     parser.add_argument(
         "--corpus",
         type=Path,
         default=KERNELS,
         help="of safe kernels; Parquet where there is no libclang",
     )
-    parser.add_argument("--items", type=int, nargs="+", default=[2**20, 2**23], help="work-items")
-    parser.add_argument("--kernels", type=int, default=1000, help="at most so many")
-    parser.add_argument("--only", nargs="+", default=[], help="kernels by name")
-    parser.add_argument("--dry-run", action="store_true", help="OpenCL's half, on the CPU")
+    parser.add_argument(
+        "--items", type=int, nargs="+", default=[2**20, 2**23], help="numbers of work-items"
+    )
+    parser.add_argument("--kernels", type=int, default=1000, help="maximum number of kernels")
+    parser.add_argument("--only", nargs="+", default=[], help="names of kernels")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="run only the OpenCL part, on the CPU"
+    )
     return parser.parse_args(command)
 
 

@@ -71,7 +71,7 @@ _WATCHED_S = 0.06
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One event; launches were longer for ``longer_ms``, by the median ``factor`` (1: never)."""
+    """One event. After it launches took ``factor`` times as long (median) for ``longer_ms``."""
 
     what: str
     mib: int

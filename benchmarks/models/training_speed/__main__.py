@@ -178,7 +178,9 @@ def _parser() -> argparse.ArgumentParser:
     prompts.add_argument("--kernels", type=int, default=512)
     prompts.add_argument("--launches", type=int, default=48)
     prompts.add_argument("--seed", type=int, default=0)
-    prompts.add_argument("--least-tokens", type=int, default=0, help="of a kernel's prefix")
+    prompts.add_argument(
+        "--least-tokens", type=int, default=0, help="minimum length of a kernel's prefix"
+    )
     prompts.add_argument("--tokenizer", type=Path, help="folder of a pretrained model")
     for name, seconds in (("speed", 5.0), ("race", 60.0)):
         command = commands.add_parser(name)
