@@ -199,7 +199,7 @@ def _slow_calls_s(client: redis.Redis) -> dict[str, list[float]]:
 
 
 def encoding(recorded: Sequence[tuple[float, int]], num_shards: int = 12) -> tuple[float, float]:
-    """Return the seconds of encoding a usual pair of shards, and the device seconds in the pair."""
+    """Return the seconds of encoding a usual pair of shards, and of timing the tasks in it."""
     tasks = Tasks()
     dice = random.Random(0)  # noqa: S311
     took_s, device_s = [], []

@@ -37,7 +37,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the events of one dataset say."""
+    """The tasks and times of one run, read from the events of its dataset."""
 
     name: str
     first_s: float

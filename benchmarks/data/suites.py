@@ -8,7 +8,7 @@ code stays in ``--work``.
 A kernel that has an ok sample is judged in two ways:
 
 * It *writes output* if the payload check of one of its samples says so (``checks.writes_output``: a
-  launch changes bytes that were poisoned before).
+  launch changes bytes that were filled with a fixed value before).
 * It *stays* if, in one of its three smallest ok launch configs, at least half of the work-items
   make two or more accesses through pointer arguments (one access if the kernel's text has only
   one). A work-item that returns at a guard on sizes makes no access; a work-item that returns at a

@@ -117,7 +117,7 @@ def parts_scored(data: TrainingData, parts: npt.NDArray[np.str_]) -> Iterator[tu
 
 
 def answers(run: LoadedRun, rows: Rows) -> dict[str, Floats]:
-    """Return log2(ns) by the run's model, its members and its baselines; shape (n,) each."""
+    """Return log2(ns) as predicted by the run's model, its members and its baselines."""
     found = {name: model.predict(rows).log2_ns for name, model in run.baselines.items()}
     model = run.model
     if isinstance(model, FeatureEnsemble):

@@ -29,7 +29,7 @@ _PLACES_AT_ONCE = 2**20
 _MOST_LEAVES = 2**22
 """Maximum leaves of a forest: its arrays take 160 MiB."""
 _MOST_DEPTH = 4096
-"""Maximum depth of a tree: the config allows 4,096 leaves for each tree."""
+"""Maximum depth of a tree. The config allows at most 4,096 leaves, so no tree is deeper."""
 _MOST_STEPS = 2**21
 """Maximum sum of the trees' depths, which limits the time of a row to about 0.1 s. The largest
 forest of a training with default settings has 25,000."""

@@ -64,7 +64,7 @@ class NearestKernel:
         log2_ns: log2 of the measured times in ns, shape (n,).
         roofline: log2 of the rooflines in ns, shape (n,).
         starts: first launch of each source, then n, shape (k + 1,).
-        fallback_log2_ns: roofline of launches without a known term.
+        fallback_log2_ns: used in place of the roofline if no term of a launch's roofline is known.
         fallback_residual: median of log2(time / roofline), for kernels without a source or without
             any overlap.
     """

@@ -158,7 +158,7 @@ class TrainingData:
         )
 
     def _argument_print(self) -> Floats:
-        """Return a weighted sum of each row's arguments except local buffers, shape (n,)."""
+        """Return a number that identifies each row's arguments except local buffers, shape (n,)."""
         lists = self.rows.samples.column("args").combine_chunks()
         lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
         owner = np.repeat(np.arange(len(lists)), lengths)

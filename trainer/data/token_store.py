@@ -50,8 +50,8 @@ ARRAYS: Mapping[str, type[np.generic]] = {
 """Name and type of each array."""
 
 _CHUNK_BYTES = 2**24
-"""Bytes converted, written or hashed at once. Converting all features at once would need memory for
-a second copy of them, which may not be there."""
+"""Bytes converted, written or hashed at once. Converting all features at once would need a second
+copy of them, which may exceed the memory."""
 
 _MOST_BYTES = 2**43
 """Maximum bytes of a mapped array. Not a practical limit, but ``check_plain`` requires one."""

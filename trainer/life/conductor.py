@@ -85,7 +85,7 @@ class Conductor:
         self.stop.is_fitting = False  # stays true after an error, which has ended the other ranks
 
     def end(self, error: BaseException | None = None) -> None:
-        """Broadcast the end of the training with its error, unless other ranks are fitting."""
+        """Tell the other ranks that the training has ended, and why, unless they are fitting."""
         if self.num_processes == 1 or self.stop.is_fitting:
             return
         failure = None

@@ -91,7 +91,7 @@ def _is_worth_keeping(target: Path) -> bool:
 
 
 def _empty(target: Path) -> None:
-    """Remove a run's files, ``published.json`` first: a half-removed run is not published."""
+    """Remove a run's files; ``published.json`` first, because it says that all are there."""
     for name in sorted(NAMES, key=lambda name: name != "published.json"):
         path = target / name
         if path.is_dir() and not path.is_symlink():

@@ -335,7 +335,7 @@ def launches_of(rows: pa.Table, floors_ns: Mapping[str, float]) -> Launches:
 
 
 def _coded(texts: pa.ChunkedArray) -> tuple[Codes, list[str]]:
-    """Return each text's place among the distinct texts, and these, sorted.
+    """Return for each text its index in the sorted distinct texts, and these distinct texts.
 
     Unlike numpy's ``unique`` it makes no array in which each text takes as much memory as the
     longest one.

@@ -212,7 +212,7 @@ def _check_size(module: nn.Module, folder: Path, files: Sequence[Path]) -> None:
 
 
 def _load_auto(backbone: AutoBackbone, folder: Path) -> None:
-    """Load weights under the base model's names, or under those of a model with a head on it."""
+    """Load weights whose names are those of the base model, or of this model with a head."""
     inner = backbone.model
     wanted = set(inner.state_dict())
     prefix = f"{inner.base_model_prefix}."
