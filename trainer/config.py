@@ -258,7 +258,7 @@ class JudgeConfig(Node):
         default=500,
         ge=0,
         le=100_000,
-        description="Number of bootstrap samples for the metrics' 95 % intervals; 0: no intervals.",
+        description="Number of bootstrap samples of families, for 95 % intervals; 0: no intervals.",
     )
     min_configs: int = Field(
         default=5,

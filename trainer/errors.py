@@ -28,7 +28,7 @@ class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wron
 
 
 class SeenRows(BadInput):
-    """Rows to score are of families that the model was trained on; ``allow_seen`` allows it."""
+    """Rows to score are of families that the model was trained on; ``allow_seen`` accepts them."""
 
 
 class FitFailed(BadInput):
