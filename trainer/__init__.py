@@ -1,4 +1,5 @@
 """From a dataset to predictions: features, baselines, evaluation.
 
-Imports neither ``workers`` nor ``cluster``: it reads datasets through ``llmperf_common.store``.
+This package imports neither ``workers`` nor ``cluster``. It reads datasets through
+``llmperf_common.store``.
 """

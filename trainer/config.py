@@ -40,8 +40,8 @@ class FitConfig(Node):
     )
     balance: Literal["none", "kernel", "decade"] = Field(
         default="none",
-        description="Weight of a row. none: equal; kernel: equal sums by kernel; decade: "
-        "1/sqrt(rows in the row's decade of time).",
+        description="Weights of the rows. none: all equal; kernel: equal sums for all kernels; "
+        "decade: 1/sqrt(number of rows in the row's decade of time).",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto",
@@ -61,7 +61,8 @@ class SplitConfig(Node):
     """Which rows go into the train, validation, calibration and test parts."""
 
     kind: SplitKind = Field(
-        default=SplitKind.FAMILY, description="Unit that stays whole: family, kernel or config."
+        default=SplitKind.FAMILY,
+        description="What is never divided: a family, a kernel or a config.",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Seed of the split.")
     held_out_share: float = Field(
@@ -120,7 +121,7 @@ class GbdtConfig(Node):
         default=60_000,
         ge=100,
         le=100_000_000,
-        description="Maximum number of rows used for tuning (whole families, seeded).",
+        description="Maximum number of rows used for tuning (random whole families).",
     )
 
 
@@ -155,7 +156,10 @@ class FeatureNetworkConfig(Node):
     )
     weight_decay: float = Field(default=0.3, ge=0, le=10, description="Weight decay of AdamW.")
     dropout: float = Field(
-        default=0.3, ge=0, lt=1, description="Share of a block's inner units dropped in a step."
+        default=0.3,
+        ge=0,
+        lt=1,
+        description="Dropout: share of a block's inner units set to 0 in a step.",
     )
     noise: float = Field(
         default=0.01,
@@ -171,7 +175,7 @@ class FeatureNetworkConfig(Node):
     )
     bfloat16: bool = Field(
         default=False,
-        description="Multiply in bfloat16: twice as fast on some processors; gives other weights.",
+        description="Multiply in bfloat16: twice as fast on some processors, with other results.",
     )
 
 
@@ -215,7 +219,7 @@ class FeatureEnsembleConfig(Node):
     )
     base: str = Field(
         default="",
-        description="Run with the same rows and split; its networks and trees for launches without "
+        description="Folder of a run with the same rows and split; its models for launches without "
         "counted work are reused. Empty: fit them.",
     )
 
@@ -231,7 +235,9 @@ class LogLinearConfig(Node):
 class ConformalConfig(Node):
     """Intervals of predictions."""
 
-    level: float = Field(default=0.9, gt=0, lt=1, description="Wanted coverage of the intervals.")
+    level: float = Field(
+        default=0.9, gt=0, lt=1, description="Share of times that the intervals shall contain."
+    )
     by_regime: bool = Field(
         default=True,
         description="Separate interval width for each regime that has enough families.",
@@ -252,7 +258,7 @@ class JudgeConfig(Node):
         default=500,
         ge=0,
         le=100_000,
-        description="Draws of families for the 95 % intervals; 0 leaves them out.",
+        description="Number of bootstrap samples of families, for 95 % intervals; 0: no intervals.",
     )
     min_configs: int = Field(
         default=5,

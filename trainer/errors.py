@@ -20,7 +20,7 @@ from llmperf_common.files.outputs import OutputTaken
 
 
 class RunExists(OutputTaken):
-    """The folder holds a run with other data or another config, or another process writes it."""
+    """The folder holds a run with other data or config, or another process trains in it."""
 
 
 class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wrong)
@@ -28,7 +28,7 @@ class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wron
 
 
 class SeenRows(BadInput):
-    """The rows to score are of families that the model was trained on. Needs ``allow_seen``."""
+    """Rows to score are of families that the model was trained on; ``allow_seen`` accepts them."""
 
 
 class FitFailed(BadInput):

@@ -1,7 +1,8 @@
 """The interface of every model: predict log2(ns) for rows, save to a folder, load from it.
 
-Owns the ``Predictor`` protocol and the values it takes and returns. The tree baselines, the linear
-baselines and the language-model regressor implement it. ``trainer/life/fitting.py`` fits them.
+Owns the ``Predictor`` protocol, and the values that a predictor takes and returns. The tree
+baselines, the linear baselines and the language-model regressor implement it.
+``trainer/life/fitting.py`` fits them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 MOST_LOG2_NS = 500.0
-"""Limit of log2 of a time in ns in a model's file: squares and ratios of such times stay finite."""
+"""Limit of log2(time in ns) in a model's file. Squares and ratios of such times stay finite."""
 
 Progress = Callable[[str], object]
 """Called with one line of text at each step of a long call. The command line shows the lines."""
@@ -83,8 +84,9 @@ class Predicted:
 
     Attributes:
         log2_ns: log2 of the predicted times in ns, shape (n,), all finite.
-        spread: the error that the model expects, mean abs(log2(measured / predicted)), positive,
-            shape (n,). None from a model that has no estimate by launch.
+        spread: the error that the model expects of each prediction, as the mean of
+            abs(log2(measured / predicted)), positive, shape (n,). None if the model does not
+            estimate its error.
         is_cut: whether the kernel's source was longer than the model's context, so that the model
             read only a part, shape (n,). None from a model that never cuts a source.
     """
@@ -100,8 +102,9 @@ class Predictor(Protocol):
 
     Attributes:
         name: the model's name.
-        refits: whether a fit takes seconds, so that cross-validation can fit the model again and
-            give out-of-fold errors. False for a language model.
+        refits: whether a fit takes only seconds. Then cross-validation can fit the model again on
+            parts of the train part, to get errors on rows that were not fitted (out-of-fold
+            errors). False for a language model.
     """
 
     name: str

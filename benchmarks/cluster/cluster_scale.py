@@ -14,8 +14,8 @@ and writes:
 * the server's processor time, memory, mean time of a script, and the calls of 1 ms or more;
 * the share of this host's processors that the simulator uses, and how late its steps start.
 
-The last lines are the cost of encoding, which the actors' own hosts do, and the cost of a manifest,
-which grows with its list of shards.
+The last lines are the cost of encoding results, which in a real cluster the actors' own hosts do,
+and the cost of a manifest, which grows with its list of shards.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _slow_calls_s(client: redis.Redis) -> dict[str, list[float]]:
 
 
 def encoding(recorded: Sequence[tuple[float, int]], num_shards: int = 12) -> tuple[float, float]:
-    """Return the seconds of encoding a usual pair of shards, and the device seconds in the pair."""
+    """Return the seconds of encoding a usual pair of shards, and of timing the tasks in it."""
     tasks = Tasks()
     dice = random.Random(0)  # noqa: S311
     took_s, device_s = [], []
@@ -253,8 +253,8 @@ def main() -> int:
     parser.add_argument("--recorded", type=Path, required=True, metavar="FILE")
     parser.add_argument("--actors", default="1,4,16,64,256")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--processes", type=int, default=2, help="that simulate")
-    parser.add_argument("--out", metavar="PREFIX", help="PREFIX.csv and PREFIX-calls.csv")
+    parser.add_argument("--processes", type=int, default=2, help="processes that simulate actors")
+    parser.add_argument("--out", metavar="PREFIX", help="write PREFIX.csv and PREFIX-calls.csv")
     given = parser.parse_args()
     recorded = read_recorded(given.recorded)
     wholes, calls = [], []

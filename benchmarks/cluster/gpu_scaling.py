@@ -5,9 +5,10 @@
 The arguments are dataset folders of ``llmperf collect --cluster`` over the same corpus. The last
 run is the reference. The program reads only the events. For each run it prints the GPUs, the ok
 samples, the seconds from the first claim to the last finished task, the ok samples per second, and
-their ratio to those of the last run. For each GPU it prints the tasks, the ok samples, the sum of
-the GPU's turns (``turns_s``; a turn that a death ends overlaps the next turn), and how long before
-the run's end the GPU's last task finished. In that time the GPU was idle.
+their ratio to those of the last run. For each GPU it prints the tasks, the ok samples, and the sum
+of the GPU's turns (``turns_s``). A turn is the time in which one child process has the GPU; if the
+child dies, its turn overlaps the next one. ``idle_at_end_s`` is the time from the end of the GPU's
+last task to the end of the run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the events of one dataset say."""
+    """The tasks and times of one run, read from the events of its dataset."""
 
     name: str
     first_s: float

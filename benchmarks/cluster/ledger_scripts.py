@@ -4,8 +4,9 @@
 [--out FILE.csv]``
 
 One client uses a real redis-server on this host. Each figure is from 30 calls (5 for the list of
-shards, because a long list takes many calls). The leases are held at first. Then all are released
-at once, as after an outage, and workers of the same and of another device class claim tasks.
+shards, because a long list takes many calls). At first all leases (rights to work on a task) are
+held. Then all end at once, as after an outage, and workers of the same and of another device class
+claim tasks.
 """
 
 from __future__ import annotations

@@ -52,10 +52,11 @@ from workers.plan.plan import Task
 PLAN_HASH = "simulated-cluster"
 NUM_TASKS = 10_000_000
 CLAIM_AHEAD = 38
-"""Tasks held by an H200 host of 16 processors: of run children, 4 compilers, twice 16 analysers."""
+"""Tasks that an actor holds at once: about as many as a real actor on a host with an H200 and 16
+processors (``workers/execution/limits.py`` has the rule)."""
 _POLL_S = 0.2
 _SAMPLE_BYTES, _TASK_BYTES = 84, 2_420
-"""Bytes of the recorded run's shards by row of samples and by task."""
+"""Bytes of the recorded run's shards for each row of ``samples`` and for each task."""
 _MOST_ROWS = 400
 
 _SCRIPTS = {"elect_publisher": "elect"}
@@ -174,7 +175,7 @@ class ReplayExecutor:
             self._begin(time.monotonic())
 
     def poll(self, timeout_s: float) -> list[FinishedTask]:
-        """Return what has finished by now; the caller has waited already."""
+        """Return the tasks that have finished by now, without a wait."""
         del timeout_s
         finished = []
         now_s = time.monotonic()
@@ -269,7 +270,7 @@ def run_actors(
     recorded: Sequence[tuple[float, int]],
     seconds: float,
 ) -> Spent:
-    """Let actors collect for ``seconds``; return the times that this took them."""
+    """Let actors collect for ``seconds``; return the seconds that their calls took."""
     sys.setswitchinterval(0.0005)  # otherwise a thread that writes a shard delays an answer by 5 ms
     spent, tasks = Spent(), Tasks()
     fs = TimedFilesystem(folder, spent)

@@ -4,10 +4,11 @@
 FILE.csv [--part 2/14]``
 
 Random kernels of CORPUS with a signature are analysed by one child process, as ``llmperf collect``
-does it, and the time of all child processes is read each time a kernel is finished. FILE gets this
-time for each kernel, in seconds, with its id, the number of its buffers, how many of them have a
-validated extent, a hash of the whole analysis and the reason if there is none. With ``--part 2/14`` every fourteenth of these kernels is
-analysed, from the second on, so that fourteen processes at once share the work.
+does it. Each time a kernel is finished, the processor time of all child processes is read. FILE
+gets for each kernel its id, the processor time since the kernel before it, in seconds, the number
+of its buffers, how many of these have a validated extent, a hash of the whole analysis, and the
+reason if there is no analysis. With ``--part 2/14`` every fourteenth of these kernels is analysed,
+from the second on, so that fourteen processes at once share the work.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout-s", type=float, default=60.0)
-    parser.add_argument("--part", default="1/1", help="for example 2/14")
+    parser.add_argument("--part", default="1/1", help="which share of the kernels, such as 2/14")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     usable = [

@@ -3,10 +3,10 @@
 ``python -m benchmarks.collecting.analysis_share CORPUS.parquet --kernels 1500 --seed 0 --out
 FILE.csv``
 
-``--kernels`` random kernels of CORPUS are judged. They can run and have a pointer argument. They
-are drawn from the kernels that ``llmperf corpus build SRC… --analyse`` has analysed. With
-``--analyse`` they are drawn from all kernels, and this program analyses them on the CPU device.
-FILE gets one row for each buffer, without any source.
+The program draws ``--kernels`` random kernels of CORPUS that can run and have a pointer argument.
+It draws from the kernels that ``llmperf corpus build SRC… --analyse`` has analysed. With
+``--analyse`` it draws from all kernels, and analyses those drawn on the CPU device. FILE gets one
+row for each buffer, without any source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--analyse", action="store_true", help="draw from all, and analyse")
+    parser.add_argument(
+        "--analyse", action="store_true", help="draw from all kernels, and analyse those drawn"
+    )
     arguments = parser.parse_args()
     kernels: Sequence[Kernel] = read_corpus(arguments.corpus).kernels
     if arguments.analyse:

@@ -170,7 +170,7 @@ def rebuild(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -
 
 
 def again(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> None:
-    """Attach to the rebuilt ledger, and count rows by status, as a worker does at its start."""
+    """Attach to the rebuilt ledger and count rows by status: the start of another worker."""
     del classes
     with told("worker: read corpus, join, attach to that ledger", rows):
         fs, plan = joined(work, "finished", 1)

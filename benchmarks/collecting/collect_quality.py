@@ -43,8 +43,10 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--against", type=Path, help="another run of the same configs")
-    parser.add_argument("--csv", type=Path, help="write the agreement by decade here, too")
-    parser.add_argument("--within-csv", type=Path, help="write the table within a run by decade")
+    parser.add_argument("--csv", type=Path, help="file for the agreement by decade")
+    parser.add_argument(
+        "--within-csv", type=Path, help="file for the table within a run, by decade"
+    )
     given = parser.parse_args()
     dataset = open_dataset(given.folder)
     columns = ["sample_id", "kernel_id", "status", "failure_detail", "regime", "median_ns", "iqr_ns", "first_ns", "cold_ns", "created_at", "throttled", "global_size"]  # fmt: skip

@@ -4,11 +4,12 @@
 --out DIR …``
 
 Runs ``llmperf`` with the words after ``--`` and repeatedly writes the memory, the processor time
-and the number of open descriptors of each of its processes. Prints by role: the number of
-processes, the maximum memory of one process and the processor time of all, in total and per task
-(a process's time after its last reading is missing, so take readings often); the growth per task of
-the processes that lived during at least a hundred tasks; and the children that were zombies in two
-consecutive samples.
+and the number of open descriptors of each of its processes. A role is the collector or one kind of
+child process. For each role the program prints the number of processes, the maximum memory of one
+process, the processor time of all (in total and per task), and the growth per task of the processes
+that lived during at least a hundred tasks. It also prints the number of children that were zombies
+in two consecutive readings. The processor time of a process after its last reading is missing, so
+take readings often.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Watched:
         default_factory=lambda: defaultdict(list)
     )
     lasting_zombies: set[int] = field(default_factory=set)
-    """Processes that were zombies in two consecutive samples."""
+    """Processes that were zombies in two consecutive readings."""
 
     def of(self, role: str) -> dict[int, list[Reading]]:
         """Return the readings of one role by process."""
@@ -163,7 +164,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.csv")
     parser.add_argument("--every-s", type=float, default=2.0)
-    parser.add_argument("words", nargs="+", help="of llmperf")
+    parser.add_argument("words", nargs="+", help="the arguments of llmperf")
     given = parser.parse_args()
     data = Path(given.words[given.words.index("--out") + 1])
     entry = "from llmperf.cli.main import run; run()"

@@ -31,7 +31,7 @@ from benchmarks.data.raw_rows import read_rows
 
 Floats = npt.NDArray[np.float64]
 _Pairs = dict[tuple[int, int], float]
-"""Maps two runs to the MAPE of the second against the first, in per cent."""
+"""Maps a pair of runs to the MAPE of the second run with the first as reference, in per cent."""
 _MOST_NS = 2000.0
 """Limit of a config's offset in ns, because single configs may differ by far more."""
 _MOST_LOG = 0.1
@@ -84,7 +84,7 @@ def errors_percent(reference: Floats, other: Floats) -> Floats:
 def excess_percent(
     kernels: Sequence[str], runs: Floats, other: Floats, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Return by how much the MAPE of ``other`` to the runs exceeds the MAPE among the runs.
+    """Return the MAPE between ``other`` and the runs, less the MAPE among the runs.
 
     The three values are the 2.5 % quantile, the median and the 97.5 % quantile of a bootstrap. It
     draws kernels, because the errors of one kernel's configs are alike.
@@ -196,7 +196,7 @@ def _excess(mape: _Pairs, runs: Sequence[int], of_first: Sequence[int]) -> float
 
 
 def _own_ns(values: Floats, runs: Sequence[int]) -> Floats:
-    """Return each column's own offset: its median difference from the median run, in ns."""
+    """Return each run's offset in ns: its median difference from the median over all runs."""
     centre = np.median(values[:, list(runs)], axis=1)
     found: Floats = np.median(values - centre[:, None], axis=0)
     return found
@@ -262,8 +262,10 @@ def main() -> None:
         prog="python -m benchmarks.collecting.run_offsets", description=__doc__
     )
     parser.add_argument("medians", type=Path)
-    parser.add_argument("--other", default="", help="a column that is none of the runs")
-    parser.add_argument("--by-kind", action="store_true", help="columns are NUMBER_KIND")
+    parser.add_argument("--other", default="", help="the column of another collector")
+    parser.add_argument(
+        "--by-kind", action="store_true", help="columns are named NUMBER_KIND; compare the kinds"
+    )
     parser.add_argument("--from-us", type=float, default=10.0)
     parser.add_argument("--to-us", type=float, default=1e6)
     given = parser.parse_args()

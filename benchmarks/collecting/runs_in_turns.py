@@ -98,8 +98,10 @@ def main() -> None:
     parser.add_argument("--preset", default="default")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--order", default="ours plain plain ours", help=" ".join(KINDS))
-    parser.add_argument("--cold", action="store_true", help="ours compiles in every run")
-    parser.add_argument("--max-seconds", type=float, default=120.0, help="most that one run takes")
+    parser.add_argument(
+        "--cold", action="store_true", help="llmperf collect compiles in each of its runs"
+    )
+    parser.add_argument("--max-seconds", type=float, default=120.0, help="time limit of one run")
     parser.add_argument("--out", type=Path, required=True, help="an empty folder")
     given = parser.parse_args()
     order = given.order.split()

@@ -2,12 +2,13 @@
 
 ``python -m benchmarks.collecting.where_time_goes DIR [--skip-s 5] [--csv FILE] [--tasks FILE]``
 
-The time from the first turn on the device to the last is examined. The program prints the share of
-this time in which no run child had the device, because nothing was compiled or loaded in time or
-the collector was busy. Then it prints for the turns, by decade of the median: the configs, the wall
-time per config, and the share of the wall time in which a timed launch ran (warm-ups, warm and cold
-readings; fills, flushes and checks are not launches). The events must be of one collector, because
-the clocks of several hosts differ.
+A turn is the time in which one run child (a process that launches kernels) has the device. The
+program examines the time from the first turn to the last. It prints the share of this time in which
+no run child had the device, because no kernel was compiled or loaded in time or the collector was
+busy. Then it prints for the turns, by decade of the median: the configs, the wall time per config,
+and the share of the wall time in which a timed launch ran (warm-ups, warm and cold readings; fills,
+flushes and checks are not launches). The events must be of one collector, because the clocks of
+several hosts differ.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path, help="dataset folder of the run")
     parser.add_argument(
-        "--skip-s", type=float, default=0.0, help="leave out so many seconds from the first turn"
+        "--skip-s", type=float, default=0.0, help="leave out this many seconds at the start"
     )
-    parser.add_argument("--csv", type=Path, help="write the table by decade here, too")
+    parser.add_argument("--csv", type=Path, help="file for the table by decade")
     parser.add_argument(
-        "--tasks", type=Path, help="write device seconds and rows of each task here"
+        "--tasks", type=Path, help="file for the device seconds and rows of each task"
     )
     given = parser.parse_args()
     events = list(events_of(given.folder, "timed"))

@@ -1,4 +1,4 @@
-"""What share of a dataset's kernels does nothing on its inputs, by counted work.
+"""The share of a dataset's kernels that do nothing with their inputs, by counted work.
 
 ``python -m benchmarks.data.activity_share DATASET WORK``
 

@@ -4,11 +4,11 @@
 [--at-least-ns 10000]``
 
 DATASET is a folder with sources, such as ``runs/h200`` (docs/how-to/rebuild-a-dataset.md). Of its
-kernels with ok samples, those of the public suites and ``--kernels`` random others are counted. All
-their ok launch configs from ``--at-least-ns`` on are counted, and ``--shorter`` random configs of
-each kernel below. DIR gets Parquet files with one row for each sample: ``sample_id``,
-``kernel_id``, the columns of ``Work``, and a ``reason`` if these are null. A later call counts the
-kernels that DIR does not have.
+kernels with ok samples, the program counts those of the public suites and ``--kernels`` random
+others. It counts all their ok launch configs that take at least ``--at-least-ns``, and
+``--shorter`` random shorter configs of each kernel. DIR gets Parquet files with one row for each
+sample: ``sample_id``, ``kernel_id``, the columns of ``Work``, and a ``reason`` if these are null. A
+later call counts the kernels that DIR does not have.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="a folder")
-    parser.add_argument("--kernels", type=int, default=0, help="so many random ones; 0: all")
+    parser.add_argument("--kernels", type=int, default=0, help="number of random kernels; 0: all")
     parser.add_argument(
-        "--at-least-ns", type=float, default=0.0, help="count shorter ones by --shorter"
+        "--at-least-ns", type=float, default=0.0, help="count all launches from this time on"
     )
-    parser.add_argument("--shorter", type=int, default=0, help="so many of a kernel, at random")
+    parser.add_argument(
+        "--shorter", type=int, default=0, help="number of shorter launches of each kernel"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--split", type=Path, help="a run's split.json: count first what it does not train on"

@@ -26,9 +26,9 @@ _HOOK_DEFINITION = re.compile(
     r"\A(?://\{[^\n]*\}\s*\n)?\s*int hook\(int argId, int id\)\s*\{.*?return id;\s*\}\s*", re.DOTALL
 )
 _HOOK_CALL_OR_PAREN = re.compile(r"\b(?P<stray>\w)?hook\(\s*\d+\s*,\s*|[()]")
-"""In 434 files the paper's instrumentation damaged nested indices: ``a[b[i]]`` became
-``a[b[ihook(2, i)]``, with an additional letter and without one bracket. ``stray`` is that
-letter."""
+"""Matches a call of ``hook``, or a parenthesis. In 434 files the paper's instrumentation damaged
+nested indices: ``a[b[i]]`` became ``a[b[ihook(2, i)]``, with an additional letter (``stray``) and
+without one bracket."""
 
 
 def unhook(source: str) -> str:

@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--configs", type=int, default=8, help="launch configs of a kernel and rule"
+        "--configs", type=int, default=8, help="launch configs of each kernel by each rule"
     )
     parser.add_argument("--children", type=int, default=1)
     given = parser.parse_args()

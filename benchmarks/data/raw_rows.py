@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 Row = dict[str, str]
 _MOST_INT32 = 2**31 - 1
 _ZSTD_LEVEL = 19
-"""High, because the files are written once and read seldom: size matters, writing time does not."""
+"""Compression level of zstd. It is high, because the files are written once: small size is more
+important than fast writing."""
 
 
 def read_rows(path: Path) -> list[Row]:

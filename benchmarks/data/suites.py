@@ -8,7 +8,7 @@ code stays in ``--work``.
 A kernel that has an ok sample is judged in two ways:
 
 * It *writes output* if the payload check of one of its samples says so (``checks.writes_output``: a
-  launch changes bytes that were poisoned before).
+  launch changes bytes that were filled with a fixed value before).
 * It *stays* if, in one of its three smallest ok launch configs, at least half of the work-items
   make two or more accesses through pointer arguments (one access if the kernel's text has only
   one). A work-item that returns at a guard on sizes makes no access; a work-item that returns at a
@@ -105,7 +105,7 @@ def main() -> int:
     parser.add_argument("--rodinia", type=Path, required=True, help="git directory, or a folder")
     parser.add_argument("--work", type=Path, required=True, help="folder of corpora and datasets")
     parser.add_argument("--out", type=Path, required=True, help="the CSV file to write")
-    parser.add_argument("--samples", type=int, default=6, help="launch configs a kernel")
+    parser.add_argument("--samples", type=int, default=6, help="launch configs of each kernel")
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ def _staying(kernel: Kernel, rows: Sequence[Mapping[str, Any]], ref: DeviceRef) 
 
 
 def counting(instrumented: Instrumented, fewest: int) -> Instrumented:
-    """Return the kernel with a count of work-items of ``fewest`` or more accesses as trace."""
+    """Return the kernel, changed so that it counts work-items with ``fewest`` or more accesses."""
     source = instrumented.source
     for old, new in _COUNTING:
         assert source.count(old) == 1, f"hooks.cl has changed: {old}"
@@ -273,7 +273,7 @@ def _launch(row: Mapping[str, Any], arguments: Sequence[Argument]) -> ProbeLaunc
 
 
 def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Yield the counts that the bar needs, and by code the kernels that miss the bar."""
+    """Yield the counts of kernels that run, write and stay, and the names of those that do not."""
     wanted = [one for one in verdicts if not one.has_images]
     for suite in ("shoc", "rodinia", ""):
         asked = [one for one in wanted if one.suite == suite or not suite]

@@ -5,14 +5,14 @@ kernel of ``kernels/`` that has one dimension and no image is launched at each n
 work-items, with the inputs of ``workers/plan/inputs.py`` on both sides. Byte-equal outputs show
 that OpenCL's PTX was converted correctly for CUDA (``workers/device/cuda/ptx.py``).
 
-OpenCL's event times are the start and the end of the kernel. CUDA's events surround a launch.
-Between them the GPU would wait for the host. Therefore it is kept busy until event, launch and
-event are all enqueued (``cuda_ns``; ``cuda_idle_ns`` is the time without this). ``*_batch_ns`` is
-the mean of back-to-back launches of kernels that do not read what they write. CUDA's events have a
-resolution of about 0.5 us, and a launch after other work takes about 2 us less. Therefore times
-below 20 us say little, and the summary leaves them out. ``registers_opencl`` and
-``spill_bytes_opencl`` come from ``-cl-nv-verbose``, the log of OpenCL's own compiler. They show
-whether both compilations are equal.
+OpenCL's event times are the start and the end of the kernel. With CUDA, one event is enqueued
+before a launch and one after it, and the idle GPU would wait for the host between them. Therefore
+another kernel keeps the GPU busy until both events and the launch are enqueued (``cuda_ns``;
+``cuda_idle_ns`` is the time on an idle GPU). ``*_batch_ns`` is the mean of back-to-back launches of
+kernels that do not read what they write. CUDA's events have a resolution of about 0.5 us, and a
+launch after other work takes about 2 us less. Therefore times below 20 us say little, and the
+summary leaves them out. ``registers_opencl`` and ``spill_bytes_opencl`` come from
+``-cl-nv-verbose``, the log of OpenCL's own compiler. They show whether both compilations are equal.
 
 ``--dry-run`` runs only OpenCL's half, on the CPU device.
 """
@@ -256,17 +256,21 @@ def _cell(value: object) -> object:
 
 def _options(command: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--out", type=Path, required=True, help="the CSV")
+    parser.add_argument("--out", type=Path, required=True, help="the CSV file to write")
     parser.add_argument(
         "--corpus",
         type=Path,
         default=KERNELS,
         help="of safe kernels; Parquet where there is no libclang",
     )
-    parser.add_argument("--items", type=int, nargs="+", default=[2**20, 2**23], help="work-items")
-    parser.add_argument("--kernels", type=int, default=1000, help="at most so many")
-    parser.add_argument("--only", nargs="+", default=[], help="kernels by name")
-    parser.add_argument("--dry-run", action="store_true", help="OpenCL's half, on the CPU")
+    parser.add_argument(
+        "--items", type=int, nargs="+", default=[2**20, 2**23], help="numbers of work-items"
+    )
+    parser.add_argument("--kernels", type=int, default=1000, help="maximum number of kernels")
+    parser.add_argument("--only", nargs="+", default=[], help="names of kernels")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="run only the OpenCL part, on the CPU"
+    )
     return parser.parse_args(command)
 
 

@@ -3,12 +3,13 @@
 ``python -m benchmarks.device.driver_stalls --device cuda:0 --beside cuda:1 [--rounds 4] [--out
 FILE.csv]``
 
-A driver has locks that all GPUs of a host share. This process repeatedly times launches, a copy,
-the allocation and first use of 64 MiB, the freeing of this memory and the loading of a program.
-Meanwhile other processes, the visitors, use the device ``--beside`` (another device or the same). A
-visitor looks for its devices, opens a context, launches, waits, and then exits or is killed by
-SIGKILL. Each row is one call in one phase of the visitors: the number of calls that overlapped the
-phase, their mean time and their maximum time. In the phase "alone" there was no visitor.
+A driver has locks that all GPUs of a host share, so a call for one GPU may wait for another GPU.
+This process repeatedly times launches, a copy, the allocation and first use of 64 MiB, the freeing
+of this memory and the loading of a program. Meanwhile other processes, the visitors, use the device
+``--beside`` (another device or the same). A visitor looks for its devices, opens a context,
+launches, waits, and then exits or is killed by SIGKILL. Each row is one call in one phase of the
+visitors: the number of calls that overlapped the phase, their mean time and their maximum time. In
+the phase "alone" there was no visitor.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--device", default="cuda:0", help="where calls are timed")
-    parser.add_argument("--beside", default="cuda:1", help="where visitors come to")
+    parser.add_argument("--device", default="cuda:0", help="device whose calls are timed")
+    parser.add_argument("--beside", default="cuda:1", help="device that the other processes use")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -132,13 +132,13 @@ def hog(device: str, share: float) -> Iterator[None]:
 def run_kind(kind: str, folder: Path, device: str) -> dict[str, Any]:
     """Collect with one bad kernel; return what it cost."""
     write_kernels(folder / "kernels", kind)
-    # Without the CPU's check of the reach, each kernel is launched as it is.
+    # Without the access check on the CPU, the bad kernel is launched, too.
     settings = ["limits.check_reach=off"]
     settings += {
         "memory": ["limits.allow_busy_gpu=true", "plan.max_launch_bytes=137438953472", "plan.idle_share=0", "plan.under_share=0"],
         "crash": ["limits.kernel_resources=off"],
     }.get(kind, [])  # fmt: skip
-    # Only for "memory" the analysis is needed; a hang would also hang in its analysis.
+    # Only the kind "memory" needs the analysis. The kernel that hangs would also hang in it.
     strategy = "memory_analysis" if kind == "memory" else "simple"
     process = collect(folder, device, settings, strategy=strategy)
     stop = threading.Event()
@@ -188,10 +188,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, required=True, help="folder: datasets and costs.csv")
+    parser.add_argument("--out", type=Path, required=True, help="folder for datasets and costs.csv")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument(
-        "--memory-share", type=float, default=0.9, help="how much the other process takes"
+        "--memory-share",
+        type=float,
+        default=0.9,
+        help="share of the memory that the other process takes",
     )
     given = parser.parse_args()
     rows = []

@@ -2,11 +2,11 @@
 
 ``python -m benchmarks.device.freed_memory --device cuda:0 [--rounds 2] [--out FILE.csv]``
 
-A kernel is launched repeatedly, with a wait for each launch, before and after a buffer is freed (or
-made). The kernel either reads 256 MiB (4 MiB on a CPU device) or only computes. Each row is one
-such event. It has the time of the call, the time for which launches were more than 5 % longer than
-before the event (until the median of eight launches in a row is not longer), and how much longer
-they were.
+A kernel is launched repeatedly, with a wait for each launch, before and after an event: a buffer is
+freed (or made). The kernel either reads 256 MiB (4 MiB on a CPU device) or only computes. Each row
+is one event. It has the time of the call that freed the buffer, and for how long and by how much
+the launches after it were longer. Launches count as longer while the median of eight launches in a
+row is more than 5 % above the median before the event.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _WATCHED_S = 0.06
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One event; launches were longer for ``longer_ms``, by the median ``factor`` (1: never)."""
+    """One event. After it launches took ``factor`` times as long (median) for ``longer_ms``."""
 
     what: str
     mib: int

@@ -35,7 +35,7 @@ _DECAY_S = 2.0
 _DECAY_STEP_S = 0.005
 _RISE_HZ = 500.0
 _NEAR = 0.95
-"""Share of the clock under load above which a clock has not fallen yet, or has risen again."""
+"""A clock above this share of the clock under load has not fallen yet, or has risen again."""
 
 Row = tuple[object, ...]
 
@@ -45,8 +45,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--polls", type=int, default=300, help="calls of each query")
-    parser.add_argument("--sentinels", type=int, default=40, help="sentinel readings a rate")
-    parser.add_argument("--rounds", type=int, default=3, help="falls and rises of the clock")
+    parser.add_argument(
+        "--sentinels", type=int, default=40, help="sentinel readings for each polling rate"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of falls and rises of the clock"
+    )
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     ref = choose(arguments.device)
@@ -140,7 +144,7 @@ def _load(session: Session) -> Iterator[None]:
 
 
 def _disturbance(session: Session, num_readings: int) -> list[Row]:
-    """Time the sentinel with monitors of several rates; first and last without, to see drift."""
+    """Time the sentinel kernel beside monitors of several rates; first and last without one."""
     print("sentinel beside a monitor (median, interquartile range; ns)")
     rows: list[Row] = []
     for name, poll_hz in (("none", 0.0), ("10 Hz", 10.0), ("100 Hz", 100.0), ("none again", 0.0)):

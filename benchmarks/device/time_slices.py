@@ -131,7 +131,7 @@ def visit(ref: DeviceRef) -> list[Step]:
 def by_step(
     launches: Sequence[Launch], steps: Sequence[Step]
 ) -> Iterator[tuple[str, float, int, int, float, float]]:
-    """Yield step, median ms, launches, longer launches, maximum and sum of the excess in ms."""
+    """Yield for each step: its median ms, launches, longer launches, largest and total excess."""
     usual_ms = statistics.median(one.ms for one in launches)
     for name in dict.fromkeys(one.name for one in steps):
         same = [one for one in steps if one.name == name]

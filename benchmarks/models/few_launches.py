@@ -3,11 +3,12 @@
 ``python -m benchmarks.models.few_launches RUN --out FILE.csv [--draws 10] [--all-kernels]``
 
 RUN is a folder with ``predictions.parquet`` and ``few_shot.json``, such as the one that
-``benchmarks.models.shipped_model`` leaves below its ``--out``. Of the test part, some launches of
-each kernel count as measured, at random, and the others of at least 10 µs are scored. Each number
-of measured launches scores the same launches, those that are left after the largest number;
-``--all-kernels`` also scores kernels with fewer launches, and then the launches differ. Kernels
-that no factor explains are scored as predicted and left out of the figures of intervals.
+``benchmarks.models.shipped_model`` leaves below its ``--out``. Of each kernel of the test part,
+some random launches count as measured, and the others are scored if they take at least 10 µs. All
+numbers of measured launches are compared on the same launches: those that are left after the
+largest number. ``--all-kernels`` also scores kernels with fewer launches; then the scored launches
+depend on the number. If no correction factor explains a kernel's measured launches, the kernel is
+scored without a factor and left out of the figures of intervals.
 """
 
 from __future__ import annotations

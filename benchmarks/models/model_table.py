@@ -59,7 +59,8 @@ VARIANTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """Maps each variant to its preset and overrides."""
 
 LEAST_NS = 1e4
-"""Shorter launches are not scored: they vary by 6 to 9 %, and half of their time is the floor."""
+"""Shorter launches (in ns) are not scored: their times vary by 6 to 9 % between runs, and half of
+their time is the launch floor."""
 REPLICATES = 2000
 _FACTORS = (1.25, 1.5, 2.0)
 

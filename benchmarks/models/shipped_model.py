@@ -48,10 +48,10 @@ from trainer.run.shipped import DEFAULT_MODEL, SHIPPED_FOLDER
 
 PRESET = "feature-ensemble"
 WITHOUT_WORK = "without work"
-"""Name of the model's predictions for launches as if their work were unknown."""
+"""Name in the table of the model's predictions without the counted work of the launches."""
 LONG_NS = 1e4
-"""Rows from this time on are also scored alone: shorter launches vary by 6 to 9 %, and half of
-their time is the launch floor."""
+"""Rows that take at least this time (in ns) are also scored separately: the times of shorter
+launches vary by 6 to 9 % between runs, and half of their time is the launch floor."""
 _SUITES = ("shoc", "rodinia")
 _CARD = ("≥10 µs", "≥10 µs, counted")
 _ROWS_AT_ONCE = 20_000
@@ -117,7 +117,7 @@ def parts_scored(data: TrainingData, parts: npt.NDArray[np.str_]) -> Iterator[tu
 
 
 def answers(run: LoadedRun, rows: Rows) -> dict[str, Floats]:
-    """Return log2(ns) by the run's model, its members and its baselines; shape (n,) each."""
+    """Return log2(ns) as predicted by the run's model, its members and its baselines."""
     found = {name: model.predict(rows).log2_ns for name, model in run.baselines.items()}
     model = run.model
     if isinstance(model, FeatureEnsemble):
@@ -194,34 +194,35 @@ dependencies only. It is a planning aid: measure before you rely on a single num
   launches: SHOC and Rodinia (held out), and kernels of the GitHub-crawled corpus behind the LLMPerf paper. The
   measurements and how they were made: `measurements/h200` of the repository. No source is in this folder.
 - model: `{model}`; {what}
-- split by family, seed {seed}; size and schedule of the networks were chosen on validation, and that the shorter answer of
-  networks and trees is taken by three folds over the train and validation families (5,008 kernels: macro 42 %, networks
-  alone 52, trees alone 88); calibration made the intervals. Test had been scored before for four candidates, networks
-  alone among them: a look at its tail led to the folds, so its figures flatter a little.
+- split by family, seed {seed}. The validation part decided the size and schedule of the networks. Three folds over the train
+  and validation families decided that the shorter answer of networks and trees is taken (macro error on 5,008 kernels: 42 %,
+  networks alone 52 %, trees alone 88 %). The calibration part gave the intervals. Four candidates, networks alone among
+  them, had been scored on the test part before, and its largest errors led to the folds. So the figures of the test part
+  are a little too good.
 - made by `python -m benchmarks.models.shipped_model` (`docs/how-to/make-the-shipped-model.md`)
 
 ## Errors
 
-In per cent, of launches that nothing was fitted on. *Macro* is the mean over kernels, *median kernel* their median;
-within N: share of launches predicted within that factor, up or down. The loss is the relative error, which a model
-that guesses low can flatter: read the symmetric shares and the bias beside it.
+In per cent, of launches on which nothing was fitted. *Macro* is the mean of the kernels' errors, *median kernel* is their
+median; *within N* is the share of launches predicted within that factor, up or down. The loss is the relative error. It is
+small for a model that predicts too short times, so compare the shares and the bias as well.
 
 {errors}
-*test*: families that nothing of this model has seen. *seen kernels*: other launches of kernels that were fitted.
+*test*: families that were not used for this model. *seen kernels*: other launches of kernels that were fitted.
 
 ## Limits
 
-- One card, one driver, one run: another card of the class differs by a few per cent.
-- The rows *without work* are what it says where no CPU OpenCL device counted what the launch executes (`--work off`, or no such
-  device): there few kernels are predicted 10 to 150 times too long and make most of the mean, because their work-items leave at
-  once or their loops make no turn. With work these are seen.
-- With work it still misses what one work-item in a hundred thousand does, stores of all work-items to one address, and functions
-  that are slow inside (`docs/explanation/work.md`). Divisions by a literal 1 stopped being counted after a test kernel had been
-  predicted 600 times too long because of them.
-- What was counted is part of the kernels only: the parts *counted* of the table.
+- The data come from one card, one driver and one run. The times of another card of the class differ by a few per cent.
+- The rows *without work* hold if no CPU OpenCL device has counted what the launch executes (`--work off`, or no such device).
+  A few kernels are then predicted 10 to 150 times too long and cause most of the mean error, because their work-items return
+  at once or their loops make no iterations. Counted work shows this to the model.
+- Counted work does not show what one work-item in a hundred thousand does, that all work-items store to one address, and how
+  long slow functions take (`docs/explanation/work.md`). Divisions by a literal 1 are no longer counted, because a test kernel
+  was predicted 600 times too long for this reason.
+- The work of only a part of the kernels was counted: the parts *counted* of the table.
 - Kernels with images, samplers, pipes or structures by value are refused. Launches unlike the training data say
   `ood: true` and have no interval.
-- Arguments that are not given are filled; without an OpenCL CPU device buffers are taken as large as the NDRange.
+- LLMPerf chooses the arguments that are not given. Without a CPU OpenCL device it takes buffers as large as the NDRange.
 """
 
 
@@ -236,13 +237,13 @@ def card(run: LoadedRun, data: TrainingData, rows: list[Errors]) -> str:
     )
     if isinstance(run.model, FeatureEnsemble):
         what += (
-            f", and {len(run.model.forest.root)} trees; where the trees say less, the answer moves towards theirs "
+            f", and {len(run.model.forest.root)} trees; where the trees predict less, the answer moves towards theirs "
             f"(caution {run.model.caution:g}; 1 takes the shorter one)"
         )
         if run.model.counted is not None:
             known = is_counted(data.rows.features) & fitted
             what += (
-                f"; the like of it with {run.model.counted.network.weights.num_networks} networks for launches whose work "
+                f"; a second ensemble of this kind with {run.model.counted.network.weights.num_networks} networks for launches whose work "
                 f"was counted, fitted on {int(known.sum()):,} launches of "
                 f"{len(np.unique(data.rows.kernel_row[known])):,} kernels"
             )
@@ -323,14 +324,16 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--data", type=Path, required=True, help="the dataset, with its sources or not"
+        "--data", type=Path, required=True, help="the dataset, with or without sources"
     )
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument(
-        "--work", type=Path, metavar="DIR", help="what benchmarks.data.count_work made"
+        "--work", type=Path, metavar="DIR", help="folder that benchmarks.data.count_work wrote"
     )
     parser.add_argument(
-        "--rescore", action="store_true", help="score the finished run of --out, fit nothing"
+        "--rescore",
+        action="store_true",
+        help="score the finished run of --out again, without a fit",
     )
     parser.add_argument("--compare", action="append", default=[], metavar="PRESET")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")

@@ -43,7 +43,7 @@ import psutil
 
 PHASES = ("one", "all", "half", "alone", "stage-3")
 _WARM_STEPS = 3
-"""First steps of a start that are not timed, because graphs are compiled in them."""
+"""Number of first steps of a start that are not timed, because torch compiles during them."""
 _ACTOR, _DRIVER = "ray::_Process", "llmperf train"
 """Parts of the command lines of a fitting process and of the job."""
 _MORE_STEPS = 4
@@ -307,8 +307,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--preset", default="codegen-2b")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--every", type=int, default=8)
-    parser.add_argument("--limit-s", type=float, default=600.0, help="of a phase")
-    parser.add_argument("--cpu", action="store_true", help="a rehearsal without GPUs")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="time limit of one phase")
+    parser.add_argument("--cpu", action="store_true", help="run on CPUs, to try the program")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args(words)
     if unknown := sorted(set(given.phases) - set(PHASES)):

@@ -2,7 +2,7 @@
 
 Owns the combination of networks and trees. Some kernels do little on the chosen inputs (work-items
 return at once, loops do not run). For such a kernel, one of the two models often predicts a time
-that is ten times too long, but seldom do both. Therefore the prediction of the networks is moved
+that is ten times too long, but both seldom do. Therefore the prediction of the networks is moved
 towards that of the trees where the trees predict a shorter time. The spread grows with the
 difference of the two predictions.
 

@@ -115,9 +115,11 @@ class InputScaling:
 
 
 _LEAST_SCALE = 1e-4
-"""A feature with a smaller standard deviation is constant, such as a peak in data of one device."""
+"""A feature with a smaller standard deviation counts as constant. For example, all launches of one
+device have the same peak bandwidth."""
 _RARE = 0.002
-"""A feature gets an indicator if its share of unknown values is between this and 1 minus this."""
+"""A feature gets a missing-value indicator if its share of unknown values is above this and below 1
+minus this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,11 @@ _MISSING_NONE, _MISSING_ZERO, _MISSING_NAN = 0, 1, 2
 and 3: the values that count as missing (none, zero or NaN)."""
 
 _PLACES_AT_ONCE = 2**20
-"""Maximum rows x trees evaluated together: 8 MiB of node numbers, which fit a cache."""
+"""Maximum of rows x trees evaluated together. Their node numbers take 8 MiB, which fit a cache."""
 _MOST_LEAVES = 2**22
 """Maximum leaves of a forest: its arrays take 160 MiB."""
 _MOST_DEPTH = 4096
-"""Maximum depth of a tree: the config allows 4,096 leaves for each tree."""
+"""Maximum depth of a tree. The config allows at most 4,096 leaves, so no tree is deeper."""
 _MOST_STEPS = 2**21
 """Maximum sum of the trees' depths, which limits the time of a row to about 0.1 s. The largest
 forest of a training with default settings has 25,000."""

@@ -1,9 +1,9 @@
 """The most similar train kernel as a predictor: a baseline that only memorises.
 
-The nearest kernel is the train kernel whose source has the largest overlap of token runs
-(``source_sets.py``, the measure that defines families). The prediction is the nearest kernel's time
-at launches of similar size, corrected by the difference of the rooflines. A model that is no better
-than this baseline only recognises kernels.
+The nearest kernel is the train kernel whose source has the largest overlap of token runs (sequences
+of five tokens, ``source_sets.py``), the measure that also defines families. The prediction is the
+nearest kernel's time at launches of similar size, corrected by the ratio of the two launches'
+rooflines (``roofline.py``). A model that is no better than this baseline only recognises kernels.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ many launches, some would differ much in size."""
 _MOST_PAIRS = 2**22
 """Maximum pairs of launches that are compared at once, to bound memory: arrays of 64 MiB."""
 _MOST_MOVED_LOG2 = 2.0
-"""Largest correction, in log2, by the difference of two launches' rooflines: a factor of 4. The
+"""Largest correction by the ratio of two launches' rooflines, in log2 (2 is a factor of 4). The
 rooflines of two kernels may differ for a reason that does not affect the nearest kernel's time."""
 
 
@@ -64,7 +64,7 @@ class NearestKernel:
         log2_ns: log2 of the measured times in ns, shape (n,).
         roofline: log2 of the rooflines in ns, shape (n,).
         starts: first launch of each source, then n, shape (k + 1,).
-        fallback_log2_ns: roofline of launches without a known term.
+        fallback_log2_ns: used in place of the roofline if no term of a launch's roofline is known.
         fallback_residual: median of log2(time / roofline), for kernels without a source or without
             any overlap.
     """

@@ -1,4 +1,4 @@
-"""The analytic roofline as a predictor, which needs no training."""
+"""The analytic roofline (the longest of three computed times) as a predictor; needs no fit."""
 
 from __future__ import annotations
 

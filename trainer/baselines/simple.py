@@ -24,8 +24,8 @@ feature out."""
 _FLOOR_FEATURE = "log2_launch_floor_ns"
 
 _LARGEST_Z = 4.0
-"""Limit of standardised features, in standard deviations: outside of the range of the fit rows the
-law must not predict extreme times."""
+"""Limit of standardised features, in standard deviations. Without it the model would predict
+extreme times outside of the range of the fit rows."""
 _SMALLEST_SHARE_ABOVE_FLOOR = 0.05
 """Smallest share of a time that counts as above the launch floor: less is timer noise, not work."""
 

@@ -21,7 +21,8 @@ _MOST_TREES = 100_000
 _MOST_LINES = 100
 """Maximum number of lines of the head and of each tree; LightGBM writes up to 20."""
 _MOST_LINES_AFTER = 1_000
-"""Maximum number of lines after the trees, without one for each feature; LightGBM writes 140."""
+"""Maximum number of lines after the trees, not counting one line for each feature. LightGBM writes
+140."""
 _NUMBER_CHARACTERS = 32
 """Maximum length of a number with the blank after it; LightGBM writes up to 25 characters."""
 
@@ -53,7 +54,7 @@ _NUMBERS = re.compile(r"[-+.\deEinfa ]*")
 def check_trees(text: str, *, num_features: int) -> None:
     """Raise ValueError if a text is not in the form that LightGBM writes for our models.
 
-    Takes some eight times the text's size of memory.
+    The check needs about eight times as much memory as the text.
 
     Args:
         text: a model in LightGBM's text format.

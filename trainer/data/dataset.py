@@ -97,10 +97,10 @@ class TrainingData:
         )
 
     def content_id(self) -> str:
-        """Return a hash (20 hex digits) of what training uses of the rows, in any order.
+        """Return a hash (20 hex digits) of what training uses of the rows, whatever their order.
 
-        These are sample ids, times, and families and suites: the split follows from the last two,
-        and a merge with other datasets may change them.
+        These are sample ids, times, families and suites. Families and suites are among them because
+        they decide the split, and a merge with other datasets may change them.
         """
         ids = self.texts("sample_id")
         order = np.argsort(ids, kind="stable")
@@ -145,7 +145,7 @@ class TrainingData:
         return suites
 
     def choice_codes(self) -> Codes:
-        """Return equal codes for rows that differ only in local size and ``__local`` sizes."""
+        """Return a code for each row, equal if rows differ only in local and ``__local`` sizes."""
         columns = [self.texts("kernel_id"), self.texts("device_class")]
         sizes = pc.binary_join(
             pc.cast(
@@ -158,7 +158,7 @@ class TrainingData:
         )
 
     def _argument_print(self) -> Floats:
-        """Return a weighted sum of each row's arguments except local buffers, shape (n,)."""
+        """Return a number that identifies each row's arguments except local buffers, shape (n,)."""
         lists = self.rows.samples.column("args").combine_chunks()
         lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
         owner = np.repeat(np.arange(len(lists)), lengths)

@@ -24,8 +24,8 @@ from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from trainer.errors import BadInput
 
 MAX_JSON_BYTES = 32 * 2**20
-"""Maximum size of a JSON file of a run in bytes, unpacked. The largest tokenizers have 32 MiB, and
-other files, except the training range, up to 0.3 MiB for 5,000 kernels."""
+"""Maximum size of a JSON file of a run in bytes, unpacked. The largest tokenizers have 32 MiB. In a
+run with 5,000 kernels the other files have up to 0.3 MiB; the training range has its own limit."""
 MEND = "copy the run again, or train it anew"
 """What a user can do about a damaged file of a run."""
 PACKED_SUFFIX = ".gz"

@@ -50,8 +50,8 @@ ARRAYS: Mapping[str, type[np.generic]] = {
 """Name and type of each array."""
 
 _CHUNK_BYTES = 2**24
-"""Bytes converted, written or hashed at once, because two copies of all features may exceed the
-memory."""
+"""Bytes converted, written or hashed at once. Converting all features at once would need a second
+copy of them, which may exceed the memory."""
 
 _MOST_BYTES = 2**43
 """Maximum bytes of a mapped array. Not a practical limit, but ``check_plain`` requires one."""
@@ -225,7 +225,7 @@ def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: int) -> None:
     """Check that the model has an embedding row for each token.
 
-    Without this check, a GPU would report an error that does not name the token.
+    Without this check, a GPU would report an error that does not say which token is wrong.
 
     Args:
         store: read from ``folder``.

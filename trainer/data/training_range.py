@@ -19,13 +19,15 @@ from llmperf_common.files.json_numbers import number, number_rows, numbers
 from trainer.interface import Codes, Floats
 
 MAX_FILE_BYTES = 64 * 2**20
-"""Maximum size of ``training_range.json`` in bytes: 1.2 KB for each of 50,000 train kernels."""
+"""Maximum size of ``training_range.json`` in bytes, enough for 50,000 train kernels of 1.2 KB."""
 
 _CHECKED_PREFIXES = ("static_", "log2_")
 _SLACK_LOG2 = 0.5
-"""A feature may exceed its range by this much; for a log2 feature that is a factor of 1.4."""
+"""A launch is not out of distribution if a feature exceeds its range by at most this much; for a
+log2 feature that is a factor of 1.4."""
 _SLACK_SHARE = 0.05
-"""A feature may exceed its range by this share of the range, if it is more than the slack above."""
+"""A feature may also exceed its range by this share of the range, if that is more than
+``_SLACK_LOG2``."""
 _DISTANCE_SLACK = 1.5
 _DISTANCE_QUANTILE = 0.95
 _MOST = 1e30
@@ -34,7 +36,8 @@ their distances stay finite."""
 _MOST_FEATURES = 4096
 """Maximum number of features in the file; this release computes fewer than 200."""
 _LEAST_SCALE = 1e-9
-"""Smallest standard deviation; ``training_range`` replaces smaller ones by 1."""
+"""Smallest standard deviation of a static feature; ``training_range`` replaces smaller ones by
+1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +181,7 @@ def training_range(features: Floats, names: Sequence[str], kernel_row: Codes) ->
 
 
 def _far(kernels: Floats) -> float:
-    """Return ``far``: 1.5 x the 95 % quantile of train kernels' nearest-neighbour distances."""
+    """Return 1.5 times the 95 % quantile of the train kernels' distances to their nearest one."""
     if len(kernels) < 3:
         return float("1e9")
     nearest = []

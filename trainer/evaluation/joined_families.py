@@ -1,8 +1,9 @@
 """Join a dataset's families with a run's families, to find near duplicates of the run's kernels.
 
-A family id is the smallest kernel id of the family *within one dataset*, so a renamed copy of a
-kernel in another dataset has another family id. Therefore each kernel's source is compared to the
-sources that the run knows. The families within the dataset are taken from its tables.
+A family is a group of near-duplicate kernels. A family id is the smallest kernel id of the family
+*within one dataset*, so a renamed copy of a kernel in another dataset has another family id.
+Therefore each kernel's source is compared to the sources that the run knows. The families within
+the dataset are taken from its tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Evaluation of kernels that have a measured factor: rows to score and corrected predictions.
+"""Evaluation of kernels whose predictions are corrected by a factor from measured launches.
 
-A launch from which a kernel's factor was measured is never scored.
+Owns the choice of rows to score and the corrected predictions. A launch from which a kernel's
+factor was computed is never scored.
 """
 
 from __future__ import annotations

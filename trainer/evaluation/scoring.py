@@ -1,7 +1,7 @@
 """Predictions of the rows of a dataset, their table and their metrics.
 
-Owns ``predictions.parquet``, the layout of ``metrics.json`` and the bar that a trained model must
-reach. The metrics are defined in ``llmperf_common/statistics/metrics.py``.
+Owns ``predictions.parquet``, the layout of ``metrics.json`` and the minimum quality of a trained
+model (``meets_slice_bar``). The metrics are defined in ``llmperf_common/statistics/metrics.py``.
 """
 
 from __future__ import annotations

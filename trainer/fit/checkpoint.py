@@ -1,8 +1,9 @@
 """Content of checkpoints: master weights, AdamW's moments, step, early stopping, seconds.
 
-Owns the rules by which the ranks write and read a checkpoint together. Parameters are stored by
-name, not partitioned, in float32, so that a fit can resume with another world size or ZeRO stage.
-Frozen parameters and buffers do not change in a fit and are not stored.
+A rank is one process of the fit; the world size is the number of ranks. Owns the rules by which the
+ranks write and read a checkpoint together. Parameters are stored by name, not partitioned, in
+float32, so that a fit can resume with another world size or ZeRO stage. Frozen parameters and
+buffers do not change in a fit and are not stored.
 
 A shard (a safetensors file) has up to ``_SHARD_ELEMENTS`` elements. The assignment of parameters to
 shards depends on their shapes only. Rank r writes the shards r, r + world_size, ...
@@ -132,8 +133,8 @@ def resume(
     """Return the newest whole checkpoint and its state, the same on all ranks; None without one.
 
     Newer checkpoints that are not whole are hidden. A checkpoint of this run is whole only if its
-    state and its moments have the form that ``save`` writes. Checkpoints of earlier releases do not
-    name their tokens, and are resumed with any.
+    state and its moments have the form that ``save`` writes. A checkpoint of an earlier release
+    does not record its tokens, so it is resumed without this check.
 
     Raises:
         RunExists: The checkpoint belongs to another run.

@@ -203,7 +203,7 @@ class Engine:
         )
 
     def restore(self, states: Iterator[tuple[str, ParameterState]], *, num_updates: int) -> None:
-        """Set each parameter's state; world size and ZeRO stage may differ from those of ``state``.
+        """Set each parameter's state, also one saved with another world size or ZeRO stage.
 
         This sets the master copies of the weights. The model must have been constructed with the
         same weights.
@@ -298,10 +298,10 @@ def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _chatter_logged() -> Iterator[None]:
-    """Log at level DEBUG what torch and DeepSpeed print and warn about in import and setup.
+    """Log what torch and DeepSpeed print during import and setup, and their warnings, as DEBUG.
 
-    Stdout is for the command's result, and users cannot act on warnings of one library about
-    another.
+    Stdout is for the command's result, and users can do nothing about warnings of one library that
+    concern another library.
     """
     printed = io.StringIO()
     with warnings.catch_warnings(record=True) as warned:

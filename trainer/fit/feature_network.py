@@ -35,9 +35,11 @@ from trainer.interface import Codes, FitData, Floats, Progress
 _TERM_BIAS = (-0.6, 0.2)
 """Initial biases of the first and last term: different, so that the terms learn different laws."""
 _SLOPE_BEYOND_TWICE = 2 * float(np.log(2))
-"""Slope of the loss per log2 beyond twice the measured time: the relative error's slope there."""
+"""Slope of the loss, per unit of log2, for predictions above twice the measured time. At twice the
+measured time the relative error has the same slope."""
 _SPREAD_SHARE = 0.05
-"""Weight of the spread's likelihood in the loss; its gradient fits the spread's output only."""
+"""Weight of the spread's negative log-likelihood in the loss. This term changes only the weights of
+the spread's output."""
 _WARM_UP_STEPS = 100
 _LAST_SHARE_OF_RATE = 0.005
 _MOST_GRADIENT = 1.0

@@ -1,8 +1,8 @@
 """The training loop: steps, validations, checkpoints, and resuming.
 
-Owns their order and the end of the fit. Each step is a function of the seed, the step's number
-and the state before the step, so that a resumed fit equals an uninterrupted one. World size, passes
-per step, interval of checkpoints and logging change the result only by rounding.
+Owns the order of these actions and the end of the fit. Each step is a function of the seed, the
+step's number and the state before the step, so that a resumed fit equals an uninterrupted one.
+World size, passes per step, interval of checkpoints and logging change the result only by rounding.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _Fitting:
         return state
 
     def _gradient(self, step: int, rate: float, passes: StepPasses, meter: Meter) -> bool:
-        """Compute a step's gradient; return whether any rank received a request to end."""
+        """Compute a step's gradient; return whether a signal or the caller asked a rank to end."""
         loss, launches, tokens, flops = 0.0, 0, 0, 0.0
         for number, one in enumerate(passes.passes, 1):
             loss += self._engine.add_gradient(

@@ -15,8 +15,8 @@ import torch
 LossKind = Literal["l1", "l2", "relative"]
 
 L1_SHARE_OF_RELATIVE = 0.05
-"""Weight of the L1 loss in ``relative``. For predictions far too low the relative error is nearly 1
-and its slope vanishes; the L1 loss keeps a gradient."""
+"""Weight of the L1 loss in the loss ``relative``. For predictions far too low the relative error is
+nearly 1 and its slope nearly 0; the L1 loss keeps a gradient."""
 
 SPREAD_SHARE = 0.1
 """Weight of the spread's loss. It is small, because the gradients of the spread's loss and of the

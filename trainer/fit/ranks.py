@@ -87,8 +87,8 @@ class Ranks:
 def lost_ranks() -> Iterator[None]:
     """Turn the failure of a collective into PeerLost.
 
-    Gloo raises a plain RuntimeError if a peer is gone. The module that raised the error identifies
-    it, so that a RuntimeError of another origin passes through.
+    Gloo raises a plain RuntimeError if another process of the group is gone. Such an error is
+    recognised by the module that raised it. Other RuntimeErrors pass through unchanged.
 
     Raises:
         PeerLost: A collective failed: another process of the group has ended.

@@ -36,7 +36,8 @@ class Pass:
         log2_ns: targets, shape (b, m); any number where there is no launch.
         weight: weights of the launches, shape (b, m); 0 where there is no launch.
         num_launches: number of launches.
-        num_tokens: number of tokens without padding, each counted once.
+        num_tokens: number of tokens without padding; a token that several launches share counts
+            once.
         flops: floating-point operations of the forward and backward pass; 0 if not counted.
     """
 

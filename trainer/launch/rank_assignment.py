@@ -77,7 +77,7 @@ def assign_ranks(nodes: Sequence[Node], *, port: int, sees_one_gpu: bool) -> lis
 def threads_of(
     node_ids: Sequence[str], resources: Mapping[str, Mapping[str, float]], kind: str
 ) -> list[int]:
-    """Return the number of threads of each process: an equal share of its node's CPUs.
+    """Return how many threads each process may use: an equal share of the CPUs of its node.
 
     Args:
         node_ids: the node of each process.

@@ -1,8 +1,9 @@
 """Training on Ray: joins a cluster, places the processes of a training, and polls them.
 
-The trainer's only module that imports Ray. A placement group holds the resources; each process is
-an actor. Ray restarts no process: the driver does (``supervision.py``), so that the user sees every
-restart. All state of a training is in the run's folder.
+The trainer's only module that imports Ray. A placement group holds the resources, and each process
+is an actor. Ray itself restarts no process. The driver (the process that runs the command) restarts
+them (``supervision.py``), so that the user sees every restart. All state of a training is in the
+run's folder.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _placement: Any = require("ray.util.placement_group", "cluster")
 _QUIET_S: Final = 3.0
 """Seconds of waiting for free CPUs or GPUs, after which a progress line reports the waiting."""
 _ANSWER_S: Final = 120.0
-"""Timeout in seconds of an actor's first answer: its process starts and imports the trainer."""
+"""Timeout in seconds of an actor's first answer; until then it starts and imports the trainer."""
 
 
 class ClusterTooSmall(LlmperfError):  # noqa: N818  (named for what is wrong)
@@ -61,8 +62,8 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
 
     Args:
         job: the training. Its paths become absolute; all nodes must see them.
-        num_workers: number of processes. Each gets one GPU if the cluster has GPUs and
-            ``train.device`` is not ``cpu``, else one CPU.
+        num_workers: number of processes. If the cluster has GPUs and ``train.device`` is not
+            ``cpu``, each gets one GPU, otherwise one CPU.
         progress: receives the lines of rank 0, and one for each restart.
 
     Raises:

@@ -23,10 +23,10 @@ from trainer.life.summary import RunSummary
 
 _POLL_S: Final = 0.2
 _CAUSE_S: Final = 10.0
-"""Seconds to wait for the cause after a first failure, because processes fail together, and Ray
-reports the death that caused the failures a moment later."""
+"""Seconds to wait after a first failure. When one process dies, the others fail, too, and Ray may
+report the death that caused these failures a moment after them."""
 _FIRST_S: Final = 3.0
-"""Seconds to wait for rank 0's report of the cause before the report of another process counts."""
+"""Seconds to wait for rank 0's report of a failure. After that another process's report counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ StartGroup = Callable[[], AbstractContextManager[Group]]
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The reason for a restart; ``traceback`` is set if a process met a bug and did not die."""
+    """The reason for a restart; ``traceback`` is set if a process raised an error (a bug)."""
 
     why: str
     traceback: str | None = None

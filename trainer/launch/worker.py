@@ -32,8 +32,8 @@ from trainer.run.folder import CHECKPOINTS_FOLDER
 from trainer.run.folder_lock import is_held
 
 _WAIT_FOR_FOLDER_S = 60.0
-"""Seconds to wait for a folder that another process holds: Ray ends the processes of a killed
-driver some seconds after the driver, and until then they hold the folder."""
+"""Seconds to wait for a folder that another process has locked. If a driver is killed, Ray ends its
+processes some seconds later, and until then they keep the folder locked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Failed:
     Attributes:
         message: the error's message; for a bug the traceback.
         exit_code: exit code of an LlmperfError; None for other errors.
-        is_echo: whether the error only reports the failure of another process.
+        is_echo: whether the error is only a consequence of another process's failure.
         error_number: errno of a foreseeable OSError (such as a full disk); None for other errors.
         path: file of that OSError, if known.
     """
@@ -66,7 +66,7 @@ class Report:
 
     Attributes:
         lines: lines for the user since the last report.
-        is_fitting: whether the process is in the fit, which saves its state when it is stopped.
+        is_fitting: whether the fit is running; only then does a stop save the state.
         outcome: result or failure; None while the training runs.
     """
 

@@ -1,7 +1,8 @@
 """Communication between rank 0 and the other processes of a training.
 
-Rank 0 reads the dataset, prepares and publishes; all ranks fit. Rank 0 broadcasts either the folder
-of a run to fit, or the end of the training.
+Rank 0 is the first process. It reads the dataset, prepares the run and publishes it; all processes
+(ranks) fit the model. Rank 0 tells the others either the folder of the run to fit, or that the
+training has ended.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Conductor:
         self.stop.is_fitting = False  # stays true after an error, which has ended the other ranks
 
     def end(self, error: BaseException | None = None) -> None:
-        """Broadcast the end of the training with its error, unless other ranks are fitting."""
+        """Tell the other ranks that the training has ended, and why, unless they are fitting."""
         if self.num_processes == 1 or self.stop.is_fitting:
             return
         failure = None
@@ -135,7 +136,7 @@ def _agree(ranks: Ranks, folder: Path, problem: str | None) -> None:
 
 
 def _blindness(folder: Path, token: str) -> str | None:
-    """Return why this process does not see rank 0's ``folder``, or None if it sees it."""
+    """Return the reason why this process does not see rank 0's ``folder``; None if it does."""
     who = f"process {os.environ.get('RANK', '?')} on {socket.gethostname()}"
     try:
         found = (folder / PREPARED_FOLDER / _SIGHT_FILE).read_text(encoding="utf-8")

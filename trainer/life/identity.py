@@ -40,8 +40,8 @@ _TEXTS = ("config.json", "tokenizer.json", "vocab.json", "merges.txt", "added_to
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 _MOST_WEIGHTS_BYTES = 2**38
-"""Maximum bytes of all weights of a checkpoint. A sparse file of any size takes no space on a disk,
-but would be hashed at 0.7 GB/s."""
+"""Maximum bytes of all weights of a checkpoint. A sparse file takes no space on a disk whatever its
+size, but LLMPerf would hash it, at 0.7 GB/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,8 @@ def init_of(folder: Path) -> Init:
 def weights_in(folder: Path) -> list[Path]:
     """Return the files that ``trainer.regressor.checkpoint_files.weight_files`` returns.
 
-    This module must not import torch, as that one does. If there are no weights, or the index of
-    their shards is damaged, the list is empty: the loader says what is wrong.
+    That module imports torch, but this one must not. If there are no weights, or the index of
+    their shards is damaged, the list is empty; the error comes later, when the weights are loaded.
     """
     for name in _WEIGHTS:
         if (folder / name).is_file():

@@ -44,7 +44,7 @@ from trainer.run.folder import (
 READ_BACK_FOLDER = "model"
 
 PEAK_FLOPS = 989e12
-"""Peak FLOP/s of one NVIDIA H100 or H200 in bf16, dense: the reference of MFU."""
+"""Peak FLOP/s of one NVIDIA H100 or H200 (bf16, dense matrices). MFU is the used share of it."""
 
 
 def fit_language_model(
@@ -163,9 +163,9 @@ def initial_model(
 ) -> Regressor:
     """Return the model of a prepared run before its first step.
 
-    Its weights are random, or those of the command's ``--init``; the path in ``prepared/`` is not
-    followed, because the author of the run chose it. Its features and target are standardised by
-    the train part.
+    Its weights are random, or those of the command's ``--init``. The path of the weights that
+    ``prepared/`` records is not opened, because the run may come from an untrusted author. Features
+    and target are standardised by the train part.
     """
     prepared = folder / PREPARED_FOLDER
     content = read_json(prepared / SPEC_FILE)

@@ -1,8 +1,8 @@
-"""The offset that a language model corrects: none, the roofline, or gradient boosting.
+"""The prediction that a language model corrects (its offset): none, roofline or boosted trees.
 
-A boosted model's residuals are too small on the rows that it was fitted on. Therefore the offset of
-a train row comes from a model fitted without the row's family; the offset of other rows comes from
-the model fitted on the whole train part.
+Boosted trees have smaller errors on the rows that they were fitted on than on new rows. Therefore
+the offset of a train row comes from a model fitted without the row's family; the offset of other
+rows comes from the model fitted on the whole train part.
 """
 
 from __future__ import annotations

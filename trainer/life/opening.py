@@ -33,8 +33,8 @@ def opened(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterat
 
     With ``overwrite``, another run or a published run in the folder is removed. An unpublished run
     of the same identity stays, so that it is resumed. If the block fails before anything was
-    prepared, the files in the folder are removed, except for a run of an earlier start: this run is
-    kept, because it may have checkpoints though its prepared data was removed.
+    prepared, the files that this start has written are removed. The files of an earlier start are
+    kept, because they may include checkpoints even if the prepared data was removed.
 
     Raises:
         OutputTaken: The folder holds something other than a run (``RunExists``: another run, or
@@ -91,7 +91,7 @@ def _is_worth_keeping(target: Path) -> bool:
 
 
 def _empty(target: Path) -> None:
-    """Remove a run's files, ``published.json`` first: a half-removed run is not published."""
+    """Remove a run's files; ``published.json`` first, because it says that all are there."""
     for name in sorted(NAMES, key=lambda name: name != "published.json"):
         path = target / name
         if path.is_dir() and not path.is_symlink():

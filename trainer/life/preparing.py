@@ -65,8 +65,8 @@ _MOST_BYTES = 2**32
 """Maximum bytes of a file of ``prompt/`` or ``offset/``; a sparse file could take hours to hash."""
 
 _ROTARY_DIMS = 64
-"""Number of rotated dimensions of a head, as in the published models. A head that has no more
-dimensions than this rotates half as many."""
+"""Number of dimensions of a head that get rotary position embedding, as in the published models. A
+head with this many dimensions or fewer rotates half of them."""
 
 
 def prepare(
@@ -78,7 +78,7 @@ def prepare(
     init: Init | None,
     progress: Progress,
 ) -> None:
-    """Write ``prepared/``, atomically; one without a token cache is replaced by its equal.
+    """Write ``prepared/``, atomically. One that lost its token cache is written again as it was.
 
     Raises:
         BadInput: A kernel's source is missing, no prompt fits, or the checkpoint cannot be used; or
@@ -141,7 +141,7 @@ def _check_init(file: Path, recorded: object, init: Init | None) -> None:
 
 
 def _check_hashes(prepared: Path, hashes: Mapping[str, object]) -> None:
-    """Check the files of ``prompt/`` and ``offset/``; of ``hashes``, no name is opened.
+    """Check the files of ``prompt/`` and ``offset/``; no path that ``hashes`` names is opened.
 
     Raises:
         BadInput: A file is missing, additional or changed, or a link leads out of ``prepared``.

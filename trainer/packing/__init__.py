@@ -1,1 +1,1 @@
-"""Packing of many launches into few sequences: selection, order, arrays, split over processes."""
+"""Packing of many launches into few token sequences: which, in what order, on which process."""

@@ -16,7 +16,8 @@ from trainer.packing.packs import Indices, members, starts_of
 from trainer.packing.shuffle import random_keys, random_shares
 
 _LAUNCHES, _KERNELS = 1, 2
-"""Purpose of a random number: the order of a kernel's launches, a kernel's place in the epoch."""
+"""Codes that make random numbers for two purposes independent: for the order of a kernel's
+launches, and for a kernel's place in the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,8 @@ def shuffled_groups(
 ) -> Groups:
     """Shuffle each kernel's launches, divide them into equal groups, and shuffle the groups.
 
-    The q groups of a kernel lie 1/q of the epoch apart and begin at a random place. So
-    neighbouring groups belong to different kernels as far as the data allow.
+    The q groups of a kernel have equal distances (1/q of the epoch), and the place of the first one
+    is random. So neighbouring groups belong to different kernels as far as the data allow.
 
     Args:
         launches: the launches to divide.

@@ -12,7 +12,8 @@ MIN_KERNELS = 16
 """Minimum number of kernels of a step: fewer kernels would not represent the others."""
 
 _PARTNERS = 32
-"""A step with too few kernels may exchange packs with this many steps, those with most kernels."""
+"""Number of steps with which a step of too few kernels may exchange packs: those with the most
+kernels."""
 
 
 def mixed_steps(packs: Packs, steps: Sequence[Indices], least: int) -> list[Indices]:
@@ -45,7 +46,7 @@ def mixed_steps(packs: Packs, steps: Sequence[Indices], least: int) -> list[Indi
 def _exchange(
     kernels: Sequence[frozenset[int]], poor: list[int], rich: list[int], least: int
 ) -> bool:
-    """Swap the poor step's pack of fewest kernels and the rich step's of most, if this helps."""
+    """Swap a pack of few kernels (of ``poor``) and one of many, if it helps; return whether."""
     given = min(poor, key=lambda pack: (len(kernels[pack]), pack))
     taken = max(rich, key=lambda pack: (len(kernels[pack]), -pack))
     new_poor = [taken if pack == given else pack for pack in poor]

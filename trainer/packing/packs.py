@@ -101,7 +101,7 @@ def joined(parts: Sequence[Packs]) -> Packs:
 
 
 def starts_of(counts: npt.ArrayLike) -> Indices:
-    """Return where consecutive ranges of ``counts`` elements begin, then the total.
+    """Return where each of some consecutive ranges of ``counts`` elements starts, then the end.
 
     >>> starts_of([2, 0, 3]).tolist()
     [0, 2, 2, 5]

@@ -154,7 +154,7 @@ def _pack(groups: Groups, launches: Launches, lengths: tuple[int, ...]) -> Packs
 
 
 def _packs_per_step(launches: Launches, config: PackingConfig) -> dict[int, int]:
-    """Return the maximum number of packs of a step by length; small data may not fill a step."""
+    """Return the maximum number of packs of a step, by length; few launches give fewer packs."""
     most = most_by_kernel(launches, most=config.configs_per_kernel, longest=config.lengths[-1])
     num_launches = np.bincount(launches.kernel, minlength=len(launches.prefix))
     prefixes = int(np.sum(-(-num_launches // most) * launches.prefix))

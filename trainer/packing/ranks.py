@@ -13,7 +13,7 @@ from trainer.packing.packs import Packs, empty_packs, joined
 
 
 def packs_per_pass(num_packs: int, most: int, world_size: int) -> int:
-    """Return how many packs a pass has, if as few passes as possible share ``num_packs`` evenly.
+    """Return the number of packs of a pass, if as few passes as possible share all evenly.
 
     >>> packs_per_pass(num_packs=16, most=16, world_size=2), packs_per_pass(16, 6, 1)
     (8, 6)

@@ -36,7 +36,7 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(Generic[Batch]):
-    """The functions that make batches for one kind of model (packed or query).
+    """The functions that make batches for one kind of model (``reads``: packed or query).
 
     Attributes:
         plan: returns the plan of an epoch, counted from 0.
@@ -55,8 +55,9 @@ class Reading(Generic[Batch]):
 class Schedule(Generic[Batch]):
     """The steps of a run, over all epochs.
 
-    Caches the plan of the epoch used last. Epochs have different numbers of steps, so that a resume
-    at a late step makes the plans of all epochs before it once (1 s each for 340,000 launches).
+    Caches the plan of the epoch used last. Epochs have different numbers of steps. So a training
+    that resumes at a late step makes the plans of all earlier epochs once (1 s each for 340,000
+    launches).
     """
 
     def __init__(self, reading: Reading[Batch]) -> None:

@@ -1,4 +1,4 @@
-"""The arguments of a launch: a user's values are checked; a ``Filler`` chooses missing values.
+"""The arguments of a launch: checks of the user's values, and the choice of missing values.
 
 The trainer does not import the planner of ``collect``, which chooses the missing values; its caller
 passes the planner in as a ``Filler``.
@@ -111,7 +111,10 @@ def _whole(text: str) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that Python reads as a user does. Raises ValueError, TypeError."""
+    """Return a value whose text means the same to Python and to a user, else raise.
+
+    Raises ValueError or TypeError.
+    """
     if isinstance(value, bytes | bytearray):
         raise TypeError(value)
     if isinstance(value, str) and ("_" in value or not value.isascii()):

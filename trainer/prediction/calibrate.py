@@ -1,4 +1,4 @@
-"""Factors of kernels, computed from a dataset with measured launches.
+"""Correction factors of kernels' predictions, computed from a dataset with measured launches.
 
 Owns the choice of rows: ok rows that time one launch each, on a device class that the run knows.
 """
@@ -48,9 +48,9 @@ from trainer.run.shipped import SHIPPED_FOLDER
 _LOCK_WAIT_S = 10.0
 _MOST_KERNELS = 2_000
 _MOST_LAUNCHES = 500_000
-"""Maximum kernels and launches in the calibration part of a predictions file, for 10 s of one
-processor. A run with more has ``few_shot.json``; the model that comes with LLMPerf had 200
-kernels."""
+"""Maximum numbers of kernels and of launches in the calibration part of a predictions file. So many
+take 10 s of one processor. Larger runs store ``few_shot.json`` instead. The model that comes with
+LLMPerf had 200 kernels."""
 _BEYOND = (
     "no factor of the predicted work (the time above the launch floor) explains the measured "
     f"times: half of them still differ by more than a factor of {2**MOST_ERROR_LOG2:.0f}. Check "
@@ -156,7 +156,7 @@ def calibrate_run(
 def _write_factors(
     run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor], beyond: Sequence[KernelKey]
 ) -> None:
-    """Write new factors into the run, and remove those of the kernels that no factor explains."""
+    """Write new factors into the run; remove old ones of kernels that no factor explains now."""
     found = KernelFactors(few_shot=few_shot, factors={one.key: one for one in factors})
     taken = f"{run.folder}: another process changes this run: try again when that process has ended"
     with locked(run.folder, taken, wait_s=_LOCK_WAIT_S):

@@ -1,4 +1,6 @@
-"""The rows of a predictions file from which the prior of kernels' factors is learnt.
+"""The rows of a predictions file that show how much the errors of kernels differ.
+
+``few_shot.py`` learns the distribution of kernels' factors (its prior) from them.
 
 Owns the choice of the rows, and the check of their times.
 """

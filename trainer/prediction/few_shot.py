@@ -51,13 +51,15 @@ _SCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _NOISES = np.geomspace(0.02, 1.28, 13)
 _DEGREES_OF_FREEDOM = 3.0
 MOST_ERROR_LOG2: Final = float(np.log2(5.0))
-"""A factor explains nothing if the median error of its kernel's launches is still above this."""
+"""Limit in log2: if the median error of a kernel's launches is above this even with the best
+factor, no factor explains them."""
 _EM_STEPS = 60
 _FIT_LAUNCHES = 16
-"""Maximum launches of a kernel that the prior uses: a kernel's factor needs no more."""
+"""Maximum number of launches of a kernel from which the prior is fitted; more would not change the
+kernel's factor much."""
 _ANY_FACTOR = 1.0
-"""Weight of a uniform prior on the mixture's weights, in families: five well predicted families do
-not prove that the sixth is well predicted."""
+"""Weight of a uniform prior on the mixture's weights, as a number of families. With it, five well
+predicted families do not prove that a sixth is well predicted."""
 _ROWS_AT_ONCE = 8192
 """Launches compared with the whole grid at once, to bound memory: arrays of 32 MB."""
 _DRAWS = 3
@@ -333,9 +335,10 @@ def launches_of(rows: pa.Table, floors_ns: Mapping[str, float]) -> Launches:
 
 
 def _coded(texts: pa.ChunkedArray) -> tuple[Codes, list[str]]:
-    """Return each text's place among the distinct texts, and these, sorted.
+    """Return for each text its index in the sorted distinct texts, and these distinct texts.
 
-    Unlike numpy's ``unique`` it makes no array that has the length of the longest text everywhere.
+    Unlike numpy's ``unique`` it makes no array in which each text takes as much memory as the
+    longest one.
     """
     found = pc.dictionary_encode(texts).unify_dictionaries().combine_chunks()
     order = pc.array_sort_indices(found.dictionary).to_numpy()

@@ -161,7 +161,7 @@ def _work(
     launches: Sequence[LaunchConfig],
     start: Sequence[int],
 ) -> tuple[list[Work | None], str]:
-    """Return the counted work of the launches (None if unknown), and why not all was counted.
+    """Return the counted work of the launches (None if unknown), and why some was not counted.
 
     The launches of one question are compared with each other, so that either all of them have their
     work or none has. No work is counted if the model does not use it.

@@ -31,7 +31,8 @@ from trainer.run.loaded import LoadedRun
 from trainer.run.shipped import shipped_run
 
 _MOST_DIVISORS = 12
-"""In 2-D and 3-D, only powers of two are compared in a dimension with more divisors than this."""
+"""If a dimension of a 2-D or 3-D launch has more divisors than this, only local sizes that are
+powers of two are compared in this dimension."""
 
 MAX_WORK_ITEMS = 2**40
 
@@ -61,8 +62,8 @@ class PredictRequest:
         kernel_id: part of the launches' ids.
         source: the kernel's source, for models that read text.
         build_options: the compiler's options, such as ``-D`` macros.
-        dense: memory that the kernel certainly accesses; the access time is a lower bound of the
-            prediction.
+        dense: the memory that every launch of the kernel certainly accesses. No prediction is
+            shorter than the time of these accesses.
         count: counts the work of launches of the kernel; None: work is not counted.
     """
 

@@ -153,7 +153,7 @@ class Encoder:
         return joined([] if source is None else [before, source, after])
 
     def _longest_suffixes(self, kernels: Sequence[KernelText]) -> Codes:
-        """Return the tokens of each kernel's longest suffix: a 3-D launch with long numbers."""
+        """Return the length of each kernel's longest suffix: of a 3-D launch with long numbers."""
         if self.config.form == "numeric":
             lengths = [numeric.most_tokens(len(kernel.arguments)) for kernel in kernels]
             return np.array(lengths, dtype=np.int64)

@@ -15,8 +15,9 @@ _MOST_CHARACTERS = 2_000
 _MOST_UNBOUNDED = 2
 """Maximum number of ``*``, ``+`` and ``{n,}`` in one alternative, groups included."""
 _MOST_WAYS = 100_000
-"""Maximum product, in one alternative, of the bounds of repetitions, 2 for each ``?``, and the
-number of alternatives of each group: about as many ways to match are tried at each place."""
+"""Maximum number of ways to match that the library may try at one place of a text. It is estimated
+for each alternative, as the product of the upper bounds of its repetitions, 2 for each ``?``, and
+the number of alternatives of each group."""
 
 _PART = re.compile(
     r"""\\(?:[pP]\{[^}]*\}|x\{[^}]*\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)  # an escape
@@ -104,7 +105,7 @@ class _Scan:
 
     def _repeat(self, text: str, part: re.Match[str]) -> str:
         """Note a repetition; return its kind."""
-        # After a repetition, ``?`` and ``+`` only say in which order numbers are tried.
+        # Directly after a repetition, ``?`` and ``+`` repeat nothing: they set the order of tries.
         if self._before in _REPETITIONS and not (
             text == "?" or (text == "+" and self._before != "{")
         ):

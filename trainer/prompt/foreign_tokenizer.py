@@ -25,11 +25,12 @@ _GROWTH = {
     "NFC": 1, "NFD": 1, "NFKC": 1, "NFKD": 1, "Nmt": 1, "Strip": 1, "StripAccents": 1,
     "Lowercase": 1, "BertNormalizer": 2, "ByteLevel": 2,
 }  # fmt: skip
-"""Growth of an ASCII text by each normalizer without a text of its own; for BertNormalizer, that of
-a Chinese text. Unicode's forms lengthen few characters, and only once."""
+"""Maps normalizers that insert no text of their own to the factor by which they lengthen an ASCII
+text (BertNormalizer: a Chinese text). Unicode's normal forms lengthen few characters, and only
+once."""
 _GROWTH_BEFORE_TOKENS = {"ByteLevel": 2, "Metaspace": 3}
-"""The same for pre-tokenizers; the others leave a text as it is. Twelve chained ``ByteLevel`` make
-a text 4,000 times as long."""
+"""Maps pre-tokenizers to the factor by which they lengthen a text; the others do not. Twelve
+``ByteLevel`` in a chain make a text 4,000 times as long."""
 _LONGEST_MAPPED_BYTES = 64
 """Maximum bytes that a Precompiled normalizer puts for a character; the longest of SentencePiece's
 rules are 33."""
@@ -42,8 +43,8 @@ _LONGEST_PIECE_BYTES = 1_000
 """Maximum bytes of a Unigram model's token. A token of a million bytes overflows the library's
 stack."""
 _MOST_UNIGRAM_BYTES = 600 * 2**20
-"""Maximum memory in bytes of a Unigram model, by the following two figures. 320,000 words of 40
-languages (4 MB) take 380 MiB."""
+"""Maximum memory in bytes of a Unigram model, computed from the following two constants. 320,000
+words of 40 languages (4 MB of text) take 380 MiB."""
 _NODE_BYTES = 350
 """Memory in bytes of a node of the library's tree of tokens, which has one for each distinct start
 of a token."""
@@ -52,7 +53,7 @@ _PIECE_BYTES = 250
 
 
 def check_tokenizer(content: Any) -> None:
-    """Raise ValueError for normalizers and tokens of which the library would make gigabytes.
+    """Raise ValueError if normalizers or tokens would make the library use gigabytes of memory.
 
     Content of another form raises KeyError, TypeError or AttributeError.
 
@@ -129,8 +130,9 @@ def _growth_of(one: Any) -> float:
 def _growth_of_map(data: bytes) -> float:
     """Return the growth of an ASCII text by a SentencePiece map of characters.
 
-    The map is the length of a trie in bytes, the trie (a double array of darts-clone), and the
-    texts to put, each with a zero byte after it. The library checks no position in the two.
+    The map consists of the length of a trie in bytes, the trie (a double array of darts-clone), and
+    the replacement texts, each followed by a zero byte. The library does not check the positions in
+    trie and texts, so they are checked here.
 
     Raises:
         ValueError: A position is outside of the map, or a text is too long.

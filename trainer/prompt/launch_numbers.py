@@ -18,8 +18,8 @@ from trainer.interface import Codes, Floats
 from trainer.prompt.kernel_text import KernelText
 
 _WIDE_SIZE, _WIDE_VALUE = 2.0**31, -1.2345678901234567e-05
-"""Numbers with the longest texts: ten digits, as for the largest buffers of a 144 GB card, and a
-float with every digit, a sign and an exponent."""
+"""The size and the scalar value with the longest texts: ten digits, as the largest buffers of a 144
+GB card have, and a float with all digits, a sign and an exponent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

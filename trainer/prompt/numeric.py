@@ -101,7 +101,7 @@ def numeric_suffixes(numbers: LaunchNumbers, slots: Sequence[str] = SLOTS) -> Su
 def _in_order(
     num: int, *, row: Codes, key: Codes, slot: Codes, value: Floats, slots: Sequence[str]
 ) -> Suffixes:
-    """Sort tokens by launch and ``key`` within it; map slots of ``SLOTS`` to those of ``slots``."""
+    """Sort tokens by launch, then by ``key``; map slots of ``SLOTS`` to those of ``slots``."""
     known = {name: number for number, name in enumerate(slots)}
     number = np.array([known.get(name, -1) for name in SLOTS], dtype=np.int32)[slot]
     width = 9 + 2 * MAX_ARGUMENTS + 3

@@ -28,9 +28,10 @@ MIN_VOCABULARY = 257
 """Tokens of the smallest vocabulary: padding and the 256 bytes."""
 
 LONGEST_TRAINING_TEXT = 32_768
-"""Maximum characters of one text that a tokenizer is trained on. Longer sources (1.6 % of 6,292
-collected ones, up to 1.2 million characters of generated, unrolled code) would dominate the merges,
-and prompts are cut far below this length."""
+"""Maximum characters of one text that a tokenizer is trained on; the rest of a longer text is not
+used. Of 6,292 collected sources 1.6 % are longer, up to 1.2 million characters of generated,
+unrolled code. They would dominate the tokenizer's merges, although prompts are cut far below this
+length."""
 
 _PATTERN = r" ?[\p{L}_]+| ?\p{N}| ?[^\s\p{L}\p{N}_]+\n?|\s+(?!\S)|\s+"
 """GPT-2's pattern, adapted to code: names keep their underscores, each digit is a piece of its own,
@@ -43,8 +44,8 @@ _BATCH = 4096
 """Texts in one call of the library, to bound memory: the library returns some KB for each text."""
 
 _RANDOM = ("dropout", "alpha", "nbest_size")
-"""Attributes of the library's models that make tokens random, so that two predictions for one launch
-would differ: BPE drops merges at random, and Unigram draws among the best splits. A
+"""Attributes of the library's models that make tokens random, so that two predictions for one
+launch would differ: BPE drops merges at random, and Unigram draws among the best splits. A
 ``tokenizer.json`` can set ``dropout``. The library has no other random step, and its models cannot
 be nested."""
 

@@ -39,16 +39,16 @@ _NARROW_TILES: dict[str, Any] = {
 }
 """Tiles for heads of at most 64 dimensions in 16 bits. The library's default tile of 128 tokens
 computes many masked pairs in packs of short kernels. Times in ms on one H200 with 24 packs of 2,048
-tokens, by default and with these tiles: 16 heads of 64 dimensions, forward 1.61 and 0.55, backward
-2.00 and 1.72; heads of 80, forward 0.83 and 0.85, backward 2.60 and 3.40. So wider heads keep the
-default."""
+tokens, by default -> with these tiles: 16 heads of 64 dimensions, forward 1.61 -> 0.55, backward
+2.00 -> 1.72; heads of 80 dimensions, forward 0.83 -> 0.85, backward 2.60 -> 3.40. So wider heads
+keep the default."""
 
 Rule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Maps indices of pack, head, query and key to whether the query attends to the key."""
 
 
 def pack_rule(kernel: torch.Tensor, suffix: torch.Tensor) -> Rule:
-    """Return the rule of packs, in the form that FlexAttention calls ``mask_mod``.
+    """Return the rule which token attends to which in packs, as FlexAttention's ``mask_mod``.
 
     Args:
         kernel: kernel of each token, shape (b, t); -1 in padding.
@@ -70,8 +70,9 @@ def _spans(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return for each token where its kernel begins, its prefix ends and its own segment begins.
 
-    All have shape (b, t) and type int32. In most blocks FlexAttention evaluates the rule
-    for each pair. It loads nothing for the key, because the bounds depend on the query only.
+    All have shape (b, t) and type int32. In most blocks FlexAttention evaluates the rule for each
+    pair of query and key. With these bounds, which depend on the query only, the rule loads no
+    value for the key.
     """
     place = torch.arange(kernel.shape[1], device=kernel.device).expand_as(kernel)
     before_kernel = functional.pad(kernel[:, :-1], (1, 0), value=-2)

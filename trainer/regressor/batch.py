@@ -65,7 +65,7 @@ class Numbers(_Movable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBatch(_Movable):
-    """``PackBatch`` on a device: b packs of t tokens with at most m launches of f features each.
+    """A ``PackBatch`` as tensors: b packs of t tokens, at most m launches of f features each.
 
     Attributes:
         ids: token ids, shape (b, t), int64; negative ids are numeric tokens.

@@ -15,8 +15,8 @@ CHUNK_TOKENS = 512
 """Tokens of suffixes in one pass on a CPU, few enough for the CPU's caches: 1,000 launches of
 ``tiny`` took 0.30 s of one core with 512, 0.35 s with 1,024 and 0.46 s with 4,096."""
 GPU_CHUNK_TOKENS = 1024
-"""Tokens of suffixes in one pass on a GPU, where every pass has a whole chunk, even for one launch.
-A pass with fewer tokens takes as long, because its latency dominates."""
+"""Tokens of suffixes in one pass on a GPU. Every pass has exactly this many tokens, even for one
+launch. A pass with fewer tokens would take as long, because latency dominates."""
 
 
 def suffix_states(
@@ -29,7 +29,7 @@ def suffix_states(
     padding, the answer for a launch would depend on the number of launches in the call.
 
     Args:
-        backbone: one with ``takes_cache``.
+        backbone: a backbone whose ``takes_cache`` is true.
         prefix: embedded tokens, shape (t, width); t is at least 1 if there is a launch.
         suffix: embedded tokens, shape (k, s, width); missing suffixes come last.
         present: which tokens of ``suffix`` are not padding, shape (k, s).

@@ -127,9 +127,9 @@ def check_header(path: Path) -> None:
 def stored_bytes(paths: Iterable[Path]) -> int:
     """Return the bytes of data in some files, without the holes of sparse files.
 
-    Missing files have none, and links to a file do not count again. (The allocated blocks of a file
-    would not tell: they are few on a file system that compresses, and none before a new file is
-    written back.)
+    Missing files count as 0 bytes, and several links to one file count once. (The number of
+    allocated blocks of a file would be wrong: it is small on a file system that compresses, and 0
+    until a new file is written to the disk.)
 
     Raises:
         OSError: A file cannot be opened.
@@ -245,10 +245,11 @@ def _check_kind(name: str, tensor: torch.Tensor, target: torch.Tensor, where: Pa
 
 
 def _has_numbers(tensor: torch.Tensor, *, is_weight: bool) -> bool:
-    """Return whether all values are finite; a buffer, such as a mask, may have infinite ones.
+    """Return whether all values are finite; buffers, such as masks, may have infinite values.
 
-    A sum is not finite if one of its terms is not, and takes 2 % of the time of
-    ``torch.isfinite``. The sum of finite numbers can overflow, so the values themselves decide.
+    First the sum of all values is computed, in 2 % of the time of ``torch.isfinite``. If it is
+    finite, all values are. If not, the values themselves are checked, because a sum of finite
+    numbers can overflow.
     """
     if not tensor.is_floating_point() or bool(tensor.sum(dtype=torch.float32).isfinite()):
         return True

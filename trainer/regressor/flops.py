@@ -1,6 +1,6 @@
-"""Floating-point operations that a batch needs: the numerator of MFU.
+"""Floating-point operations that a batch needs, to compute MFU (the used share of the peak).
 
-Counts each token once and attention by unmasked pairs (the definition of MFU in
+Each token counts once, and attention counts by unmasked pairs of tokens (the definition of MFU in
 benchmarks/RESULTS.md). Only the blocks count. Embedding, norms, head and padding do not count, so
 that MFU is not overstated. A training step costs three forward passes; with adapters it costs two,
 because the frozen weights need no gradient.
@@ -56,8 +56,8 @@ def count_packs(batch: PackBatch) -> PackCount:
 def query_flops(spec: RegressorSpec, batch: QueryBatch) -> int:
     """Return the floating-point operations of one forward pass over kernels and their queries.
 
-    A prefix of p tokens has p^2 pairs, because the encoder reads it in both directions. A launch
-    has p pairs in each look-up.
+    A prefix of p tokens has p^2 pairs, because the encoder reads it in both directions. Each launch
+    has p pairs in each of its cross-attention layers (``LookUp``).
 
     Raises:
         ValueError: The backbone does not read queries.

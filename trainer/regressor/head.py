@@ -31,7 +31,8 @@ FEATURE_LIMIT = 6.0
 """Limit of standardised features, in standard deviations, so that an outlier does not dominate."""
 
 _LOG_SPREAD_LIMIT = 6.0
-"""Limit of the spread's logarithm: the spread is exp(-6) to exp(6) times the target's scale."""
+"""Limit of the natural logarithm of the spread, divided by the target's scale: the spread is
+exp(-6) to exp(6) times this scale."""
 
 _LOG2_NS_PER_US = math.log2(1000.0)
 _LEAST_SCALE = 1e-3

@@ -24,7 +24,7 @@ _STD = 0.1
 
 
 class NumericEmbedding(nn.Module):
-    """Embeds numeric tokens: the sum of slot, smooth log2, sign and two remainders.
+    """Embeds numeric tokens: adds embeddings of slot, log2, sign and two remainders.
 
     Args:
         num_slots: number of slots of the prompt.

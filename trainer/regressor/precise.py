@@ -1,8 +1,8 @@
 """Layers that compute in float32, whatever the precision of their weights is.
 
-The final norm, the numeric tokens and the head use them: at log2(ns) of 8 to 16, a rounding step of
-bfloat16 is 4 % of the time. DeepSpeed's bf16 mode casts all parameters, so weights are widened at
-their use. Autocast is switched off for the same reason.
+The final norm, the numeric tokens and the head use them, because bfloat16 is too coarse: at
+log2(ns) of 8 to 16 its rounding step is 4 % of the time. DeepSpeed's bf16 mode casts all
+parameters, so weights are widened at their use. Autocast is switched off for the same reason.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class RegressorPredictor:
         encoder: converts launches to tokens.
         packing: lengths of packs, and tokens of a forward pass.
         offset: predicts the offset that ``model`` corrects; None: it predicts the whole time.
-        saved_in: folder with the exact weights, which ``save`` copies; on a GPU the weights in
+        saved_in: folder with the exact weights. ``save`` copies it, because on a GPU the weights in
             memory may be rounded. None: ``save`` writes the weights in memory.
     """
 
@@ -110,9 +110,10 @@ class RegressorPredictor:
     def _batches(self, tokens: Tokens) -> Iterator[PackBatch | QueryBatch]:
         """Yield the batches of the forward passes over all launches.
 
-        A model with ``takes_cache`` caches a kernel's keys and values and reads its launches with
-        them: always on a CPU, where the dense mask of packs costs the square of their length; on a
-        GPU for one kernel only, because many small passes would leave the GPU idle.
+        A model whose ``takes_cache`` is true can cache a kernel's keys and values and read its
+        launches with them. On a CPU it always does so, because with the dense mask the cost of a
+        pack grows with the square of its length. On a GPU it does so for a single kernel only,
+        because many small passes would leave the GPU idle.
         """
         rows = np.arange(len(tokens))
         cached = self.model.takes_cache and (tokens.num_groups == 1 or self._device.type == "cpu")

@@ -51,8 +51,8 @@ HEAD_FILE = "head.safetensors"
 _BACKBONE = "backbone."
 
 _MOST_BESIDE = 2**28
-"""Maximum number of values in buffers (such as tables of positions), unless the weights have more
-bytes. No supported model has more values."""
+"""Maximum number of values in a model's buffers (such as tables of positions); with large weights
+as many values as the weights have bytes. No supported model has more."""
 
 
 def read_backbone_config(folder: Path, config: RegressorConfig) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _check_size(module: nn.Module, folder: Path, files: Sequence[Path]) -> None:
 
 
 def _load_auto(backbone: AutoBackbone, folder: Path) -> None:
-    """Load weights under the base model's names, or under those of a model with a head on it."""
+    """Load weights whose names are those of the base model, or of this model with a head."""
     inner = backbone.model
     wanted = set(inner.state_dict())
     prefix = f"{inner.base_model_prefix}."

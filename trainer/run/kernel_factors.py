@@ -25,8 +25,8 @@ from trainer.interface import Floats
 from trainer.run.folder import FACTORS_FILE, FEW_SHOT_FILE, read_json, write_json
 
 SMALLEST_WORK_SHARE = 0.05
-"""Smallest share of a predicted time that counts as work: a launch predicted at the launch floor
-may do some work, and less than 5 % is timer noise."""
+"""Smallest share of a predicted time that counts as work. Even a launch that is predicted at the
+launch floor may do some work; a share below 5 % could not be told from timer noise."""
 
 MEDIAN_OF_T3 = 0.7649
 """Median of the absolute value of Student's t with 3 degrees of freedom and scale 1."""
@@ -149,7 +149,7 @@ class KernelFactor:
 
     @property
     def disagrees(self) -> bool:
-        """Whether half of the measured launches are 1.5 times off after the factor."""
+        """Whether half of the measured launches are wrong by 1.5 times or more after the factor."""
         return self.median_error_log2 > _DISAGREEMENT_LOG2
 
     @property

@@ -139,20 +139,44 @@ def _parser() -> argparse.ArgumentParser:
     add("corpus", type=Path, help="written by llmperf corpus build")
     add("--out", type=Path, required=True, metavar="FOLDER")
     add("--device", default="auto")
-    add("--kernels", type=int, default=200, help="how many are drawn; 0: all that can run")
-    add("--seed", type=int, default=1, help="of the draws of kernels and launch configs")
+    add("--kernels", type=int, default=200, help="number of kernels to draw; 0: all that can run")
+    add("--seed", type=int, default=1, help="seed of the draws of kernels and launch configs")
     add("--samples-per-kernel", type=int, default=68)
-    add("--preset", default="default", help="of llmperf collect")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="of llmperf collect")
+    add("--preset", default="default", help="preset of llmperf collect")
+    add(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="setting of llmperf collect"
+    )
     add("--slice-only", action="store_true", help="only write FOLDER/slice.parquet")
-    add("--parts", default=",".join(PARTS), help="comma-separated; ours is collected in any case")
-    add("--repeat", action="store_true", help="ours and (c) once more: the noise between two runs")
-    add("--no-screen", action="store_true", help="the kernels are known not to fault")
-    add("--max-seconds-ours", type=float, default=limits.ours_s, help="each of its runs")
+    add(
+        "--parts",
+        default=",".join(PARTS),
+        help="parts to run, separated by commas; ours always runs",
+    )
+    add(
+        "--repeat",
+        action="store_true",
+        help="run ours and (c) twice, to see the noise between runs",
+    )
+    add(
+        "--no-screen",
+        action="store_true",
+        help="skip the first collection, which finds kernels that fault",
+    )
+    add(
+        "--max-seconds-ours",
+        type=float,
+        default=limits.ours_s,
+        help="time limit of each run of llmperf collect",
+    )
     add("--max-seconds-a", type=float, default=limits.a_s)
     add("--max-seconds-b", type=float, default=limits.b_s)
     add("--max-seconds-c", type=float, default=limits.c_s)
-    add("--timeout", type=float, default=limits.silence_s, help="of one launch config in a, b or c")
+    add(
+        "--timeout",
+        type=float,
+        default=limits.silence_s,
+        help="time limit of one launch config in (a), (b) or (c)",
+    )
     return parser
 
 

@@ -1,8 +1,8 @@
 """Whether two collections measure the same times for the same launch configs.
 
-LLMPerf's median (``ours``) is the reference: an error is the distance of the other collector's
-median from it, in per cent of LLMPerf's median. Launches that LLMPerf timed in batches are left
-out.
+LLMPerf's median (``ours``) is the reference. An error is the distance of the other collector's
+median from LLMPerf's median, in per cent of the latter. Launches that LLMPerf timed in batches are
+left out.
 """
 
 from __future__ import annotations

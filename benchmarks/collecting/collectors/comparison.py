@@ -43,10 +43,11 @@ from workers.device.interface import DeviceRef
 PARTS = ("ours", "a", "b", "c")
 PLAIN_AGAIN = "c_again"
 _AS_IT_IS = {BUFFERS_VARIABLE: BUFFER_RULES[0], BOUND_VARIABLE: "0"}
-"""Variables that select the plain loop's basic variant for (c), whatever the caller's are."""
+"""Environment variables that select the basic variant of the plain loop for part (c), even if the
+caller has set others."""
 _LAUNCHED = (OK_STATUS, FailureCode.OVER_TIME_BUDGET)
 _OTHERS = ("a", "b", "c", PLAIN_AGAIN)
-"""Stages that get our reference to the device; ``llmperf collect`` finds its devices itself."""
+"""Stages whose processes are told which device to use; ``llmperf collect`` finds it itself."""
 CONFIGS_OF_A, CONFIGS_OF_B = 1, 4
 
 
@@ -147,7 +148,7 @@ class Comparison:
         self._note(name, {"wall_s": wall_s, "exit_code": code})
 
     def run_part(self, part: str) -> None:
-        """Run (a), (b) or (c) on the configs of ours, or ``PLAIN_AGAIN`` on those of (c).
+        """Run (a), (b) or (c) on LLMPerf's configs, or ``PLAIN_AGAIN`` on the configs of (c).
 
         A part that has run is not repeated, unless it could time nothing (``PartRun.problem``).
         """
@@ -219,7 +220,7 @@ class Comparison:
 
     @cached_property
     def work(self) -> Work:
-        """The configs for (a), (b), (c): those that ours launched, without kernels with a death."""
+        """The configs for (a), (b), (c): those of *ours*, of kernels in which no process died."""
         verdicts = left_out(self.kept, self.ours.rows)
         self._note_excluded("ours", verdicts)
         ref = dataclasses.asdict(self._ref)

@@ -5,7 +5,8 @@
 The process builds the kernel, allocates its buffers and uploads inputs that numpy made. Then come 2
 warm-ups and 5 launches, with all inputs uploaded before each launch. The mean of the launches'
 event times goes to stdout as one JSON line. ``input_s`` is the time in which numpy made the inputs.
-The parent subtracts it from the process's time, because no other tool's time includes it.
+The parent subtracts ``input_s`` from the process's time, because the times of the other tools do
+not include the making of inputs.
 """
 
 from __future__ import annotations

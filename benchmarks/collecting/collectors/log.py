@@ -37,7 +37,7 @@ class PartLog:
         self.write({"ready": True})
 
     def begin(self, item: str) -> None:
-        """Log that an item begins; a death from here on counts for this item."""
+        """Log that an item begins; it counts as the cause if the process dies from now on."""
         self.write({"begin": item})
 
     def write(self, line: Mapping[str, object]) -> None:

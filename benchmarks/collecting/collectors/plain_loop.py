@@ -8,7 +8,7 @@ configs need. For each launch config the buffers are filled on the device, by LL
 kernels, so that the contents are the same. Then come warm-ups, readings by LLMPerf's stop rule,
 refills if the kernel reads what it writes, and cold readings after a flush of the last-level cache.
 Median, minimum, quartile distance and mean go to the log. There is no isolation, no check and no
-durability. After an error while waiting for a launch the context cannot be trusted. Then the
+durability. If an error occurs during the wait for a launch, the context may be broken. Then the
 process ends, and its supervisor starts another process that continues after the present kernel.
 
 ``PLAIN_LOOP_BUFFERS=config`` allocates and frees buffers for each launch config. Each config is
@@ -55,7 +55,7 @@ EXIT_LOST_CONTEXT = 3
 _SET_BYTES_AT_ONCE = 16
 BOUND_VARIABLE = "PLAIN_LOOP_BOUND"
 BUFFERS_VARIABLE = "PLAIN_LOOP_BUFFERS"
-"""Variable that names one of ``plain_buffers.BUFFER_RULES``; the first one if it is not set."""
+"""Environment variable that names one of ``plain_buffers.BUFFER_RULES``; the first by default."""
 
 
 class LostContextError(Exception):

@@ -1,9 +1,9 @@
 """Samples per second of a whole part, and of the launches of one class.
 
-A part's *wall* time is the time from the start of its first process to the end of its last process.
-Its *work* time is the time from the moment at which it could begin to its last row. Work time
-excludes imports and the opening of the device, which take the same time in a run of any size.
-Ratios are given for both times.
+A part is one of the compared ways to collect. Its *wall* time is the time from the start of its
+first process to the end of its last process. Its *work* time is the time from the moment at which
+it could begin to time kernels to its last row. Work time excludes imports and the opening of the
+device, which take the same time in a run of any size. Ratios are given for both times.
 
 The work time is divided among launch configs by the same rule for LLMPerf and for the plain loop. A
 row takes the time since the row before it. The time before the first row of a kernel also contains
@@ -106,7 +106,7 @@ def class_rates(
     *,
     common: Sequence[str],
 ) -> list[Rate]:
-    """Return the rates over all ``common`` launch configs, over the short and over the long.
+    """Return the rates over all ``common`` launch configs, the short ones and the long ones.
 
     Args:
         part: the part that the shares belong to.

@@ -36,7 +36,7 @@ DEADLY = frozenset(
     }
 )
 _NEVER_LAUNCHED = (": not launched", ": not reached")
-"""Ends of ``failure_detail`` of launch configs that LLMPerf gave up without a launch
+"""Texts at which ``failure_detail`` ends for launch configs that LLMPerf did not launch
 (``run_order.py``, ``run_lane.py``)."""
 _RUNNABLE = (
     ArgumentKind.GLOBAL_BUFFER,
@@ -116,7 +116,8 @@ def keep(corpus: Corpus, verdicts: Iterable[Verdict]) -> Corpus:
 def was_launched(row: Mapping[str, Any]) -> bool:
     """Return whether LLMPerf launched the config of a ``samples`` row without fault or refusal.
 
-    With the other configs, the plain loop would spend time on launches that LLMPerf avoided.
+    If the plain loop launched the other configs, too, it would spend time on launches that LLMPerf
+    avoided.
     """
     if row["status"] == FailureCode.OVER_TIME_BUDGET.value:
         detail = row["failure_detail"] or ""
@@ -151,9 +152,9 @@ def work_of(
 
 
 def pick(work: Work, ok_ids: frozenset[str], *, per_kernel: int, seed: int) -> Work:
-    """Return ``per_kernel`` random ok launch configs of each kernel, with kernels in random order.
+    """Return ``per_kernel`` random ok launch configs of each kernel; kernels in random order.
 
-    The random order has the effect that a random part is timed if the time runs out.
+    If the time runs out, a random part of the kernels has been timed, because the order is random.
     """
     chosen: list[Job] = []
     generator = random.Random(seed)  # noqa: S311  (no secret)

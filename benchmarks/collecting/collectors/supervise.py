@@ -25,7 +25,8 @@ _POLL_S = 0.02
 _REAP_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _MOST_STILLBIRTHS = 2
-"""After this many processes in a row that died before they began an item, no kernel is to blame."""
+"""If this many processes in a row die before they begin an item, the cause is not a kernel, and the
+part ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,8 @@ def run_until_done(
     """Run ``python -m module WORK LOG`` again and again until it has done all of ``work``.
 
     Args:
-        module: module that skips the items that its log has begun, so that a death costs one item.
+        module: module that skips items which its log marks as begun, so that a death costs only one
+            item.
         work: is written to ``folder/work.json``; the log is ``folder/log.jsonl``.
         folder: the part's folder.
         environment: the whole environment of the processes.

@@ -229,7 +229,7 @@ def _stretches(lines: Sequence[Mapping[str, Any]]) -> list[Stretch]:
 
 
 def _ratios(one: Rate, found: Sequence[Rate]) -> tuple[float | None, float | None]:
-    """Return ours / this rate, by wall and work time; ours of the same subset, else the whole."""
+    """Return LLMPerf's rate / this rate by wall and work time, of the same subset if it has one."""
     mine = [rate for rate in found if rate.part == "ours"]
     same = [rate for rate in mine if rate.subset == one.subset] or mine[:1]
     if not same or one.part in ("ours", "screen", "repeat"):

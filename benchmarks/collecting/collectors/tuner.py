@@ -50,8 +50,8 @@ HOW_TO_INSTALL = (
     " jsonschema jsonschema-specifications referencing rpds-py attrs packaging typing_extensions, then PYTHONPATH=FOLDER"
 )
 _HARMLESS = frozenset({-4, -11, -52, -53, -54, -55, -61})
-"""Codes of allocation, build and NDRange errors, at which nothing was launched. After any other
-error the process ends."""
+"""OpenCL's codes of allocation, build and NDRange errors. With these errors nothing was launched.
+After any other error the process ends."""
 
 
 def main(arguments: Sequence[str]) -> int:

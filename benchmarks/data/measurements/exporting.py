@@ -32,7 +32,7 @@ from llmperf_common.store.files.filesystem import StoreError
 from llmperf_common.store.tables.reader import Dataset
 
 ROWS_A_FILE = 80_000
-"""Rows of about 3 MiB, because large files are a burden for a repository."""
+"""Rows of one file, about 3 MiB, because large files make a repository slow."""
 _LEVEL = 19
 
 

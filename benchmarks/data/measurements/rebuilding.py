@@ -54,10 +54,12 @@ class RebuildReport:
 def rebuild(tables: Path, corpora: Sequence[Path], out: str) -> RebuildReport:
     """Write the dataset that ``tables`` were made from, with sources found in ``corpora``.
 
-    Args: tables: a folder that ``export_tables`` wrote. corpora: sources as ``llmperf corpus
-    build`` takes them. Of archives and folders only the files are parsed whose names are in the
-    tables, in any folder. A kernel that is in no corpus keeps a null source. out: a new or empty
-    folder.
+    Args:
+        tables: a folder that ``export_tables`` wrote.
+        corpora: sources as ``llmperf corpus build`` takes them. Of archives and folders only the
+            files whose names are in the tables are parsed, whatever folder they are in. A kernel
+            that is in no corpus keeps a null source.
+        out: a new or empty folder.
 
     Raises:
         StoreError: A table is missing or damaged, or ``out`` cannot be used.

@@ -1,4 +1,4 @@
-"""Measurement tables: a dataset's tables without derivable and without unpublishable content.
+"""A dataset's tables for publication, without sources and without values that can be derived.
 
 Owns the names of the files, the columns that are left out, their derivation, and the cutting of
 texts that quote a kernel's source. ``exporting.py`` and ``rebuilding.py`` own the reading and

@@ -56,7 +56,8 @@ _KEPT = (
     "sample_id", "kernel_id", "name", "is_exact", "without_barriers", "special_ops", "group_bytes",
 )  # fmt: skip
 _FAR = 1.999
-"""From this ratio or its inverse on, a count is "2x or more off": 2, minus rounding errors."""
+"""A count is "2x or more off" if counted / counter is at least this or at most its inverse. It is a
+little less than 2 because of rounding errors."""
 
 
 def compare(counters: Path, counts: Path, out: Path | None) -> str:

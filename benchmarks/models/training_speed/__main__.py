@@ -12,8 +12,8 @@ GPU. ``speed`` trains random weights with each recipe: *packed* (LLMPerf's), *re
 launch padded to 2,048 tokens) and *tuned* (launches of similar length together, padded to multiples
 of 64). The two padded recipes are run with several micro-batches. ``race`` trains *tuned* for
 ``--seconds`` and *packed* for a fifth of that time, from the same weights and at each learning
-rate, and writes their validation losses. The bar is met if the lowest loss of *packed* is at most
-that of *tuned*. Rows are printed, and written to the file, as soon as they are measured.
+rate, and writes their validation losses. *packed* wins if its lowest loss is at most that of
+*tuned*. Rows are printed, and written to the file, as soon as they are measured.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _RELEASED_LAUNCHES_PER_STEP = 16
 """One GPU's share of the paper's 64 launches per step on four GPUs."""
 
 _SHARE_OF_TIME = 5
-"""In a race the time of *tuned* is divided by this for *packed*."""
+"""In a race *tuned* trains this many times as long as *packed*."""
 
 _RECIPES = ("packed", "released", "tuned")
 
@@ -178,7 +178,9 @@ def _parser() -> argparse.ArgumentParser:
     prompts.add_argument("--kernels", type=int, default=512)
     prompts.add_argument("--launches", type=int, default=48)
     prompts.add_argument("--seed", type=int, default=0)
-    prompts.add_argument("--least-tokens", type=int, default=0, help="of a kernel's prefix")
+    prompts.add_argument(
+        "--least-tokens", type=int, default=0, help="minimum length of a kernel's prefix"
+    )
     prompts.add_argument("--tokenizer", type=Path, help="folder of a pretrained model")
     for name, seconds in (("speed", 5.0), ("race", 60.0)):
         command = commands.add_parser(name)

@@ -180,7 +180,7 @@ class PaddedSource:
 
 
 def _evenly_spread(count: int, start: float) -> npt.NDArray[np.int64]:
-    """Return a permutation of ``count`` places; its first n places are evenly spread for all n."""
+    """Return an order of ``count`` places in which the first n are evenly spread, for every n."""
     golden = (start + np.arange(count) * (5**0.5 - 1) / 2) % 1
     return np.argsort(np.argsort(golden))
 

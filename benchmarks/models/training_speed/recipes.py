@@ -111,7 +111,7 @@ def padded(
 
 
 def _model(store: TokenStore, size: Size, device: torch.device) -> Regressor:
-    """Build the model on ``device``: a CPU draws two billion random numbers in half a minute."""
+    """Build the model on ``device``; on a CPU its random weights would take half a minute."""
     spec = RegressorSpec(
         config=RegressorConfig(backbone="codegen", features=False, head_width=512),
         vocabulary=SHAPES[size]["vocab_size"],

@@ -18,7 +18,8 @@ from trainer.fit.step_source import StepPasses
 from trainer.regressor_config import OptimiserConfig
 
 PEAK_FLOPS = 989e12
-"""Peak FLOP/s of an NVIDIA H100 or H200 (SXM) in bf16, dense. Other devices get no MFU."""
+"""Peak FLOP/s of an NVIDIA H100 or H200 (SXM), bf16, dense. MFU is the used share of it; other
+devices get no MFU."""
 
 _WARM_STEPS = 3
 _LEAST_STEPS = 4
@@ -120,7 +121,7 @@ def losses_of(
 ) -> Iterator[LossAt]:
     """Train for ``seconds`` and yield the validation loss ``looks`` times on the way.
 
-    For every recipe, the first steps, in which graphs are compiled, count as steps but not as time.
+    The first steps, during which torch compiles, count as steps, but their time does not count.
     """
     with closing(_engine(recipe, ranks, learning_rate=learning_rate)) as engine:
         steps = _steps(recipe)
@@ -153,7 +154,7 @@ def losses_of(
 
 
 def forget(recipe: Recipe) -> None:
-    """Give a recipe's memory back to the device."""
+    """Free the device memory of a recipe."""
     recipe.model.to("meta")  # frees device memory without a copy
     torch._dynamo.reset()
     gc.collect()

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from trainer.regressor.attention import Mask
 
 _COMPILATIONS = 64
-"""Maximum compilations of a block: 4 pack lengths, full and partial batches, 2 modes, slack."""
+"""Maximum number of compilations of a block: 4 pack lengths x full or partial batches x 2 modes
+(training, inference) are 16; the rest is a margin."""
 
 
 class Backbone(nn.Module, ABC):

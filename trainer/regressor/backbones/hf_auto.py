@@ -29,8 +29,8 @@ differ by 1e-6, models that ignore it by 1e-1."""
 _NAMES_OF_OTHERS = frozenset(
     {"auto_map", "backbone", "num_labels", "use_pretrained_backbone", "use_timm_backbone"}
 )
-"""Config keys that are removed. They name code in the checkpoint's folder or another model, or
-(``num_labels``) the number of labels of a head that is not built, for which ``transformers`` would
+"""Config keys that are removed. Most of them name code in the checkpoint's folder or another model.
+``num_labels`` is the number of labels of a head that LLMPerf does not build; ``transformers`` would
 make two dictionaries of that length."""
 
 _NAMES_OF_CODE = ("attn_implementation", "experts_implementation", "implementation_internal")
@@ -42,8 +42,8 @@ _ERRORS_OF_A_CONFIG = (
     ValueError, TypeError, LookupError, AttributeError, ImportError, ArithmeticError,
     AssertionError, RuntimeError,
 )  # fmt: skip
-"""Errors by which ``transformers`` and torch report an impossible number: zero heads divide by
-zero, and torch refuses a negative size by a RuntimeError."""
+"""Errors by which ``transformers`` and torch report an impossible number in a config. For example,
+zero heads give a ZeroDivisionError, and a negative size gives a RuntimeError of torch."""
 
 _TRIAL_PREFIX, _TRIAL_SUFFIX = 5, 3
 """Number of tokens of the trial's prefix, and of each of its two suffixes."""

@@ -1,4 +1,4 @@
-"""Limits on a foreign ``config.json``, because ``transformers`` builds whatever the config asks for.
+"""Limits on a foreign ``config.json``: ``transformers`` builds whatever the config asks for.
 
 Owns the limits on numbers of blocks and experts, checked before the library reads the config, and
 on the number of tensors, checked while the library builds the model. ``weights.py`` owns the limit
@@ -25,13 +25,13 @@ is allowed. Published decoders have at most 130 blocks, and at most 16,384 exper
 library makes lists of these lengths before it builds a module, so a number of 10^9 takes GBs."""
 
 _SIZES = re.compile(r"(token|size|window|dim|head|channel|width|length|feature)s?_per_[a-z]+$")
-"""Names of sizes of one such part, such as ``tokens_per_block``. Such a number repeats no part, so
-only lists of sizes, one for each part, are limited."""
+"""Names of sizes within one repeated part, such as ``tokens_per_block``. A single such number
+repeats nothing, so it is not limited. A list of such sizes, one for each part, is limited."""
 
 _MOST_TENSORS = 2**17
-"""Maximum number of weight tensors in a model. A decoder of 61 blocks with 384 experts, each of three
-modules of its own, has 71,000. A tensor takes up to 130 us and 6 KB even without values: this many
-take 17 s and 0.8 GB, but 10^6 blocks would take minutes and gigabytes."""
+"""Maximum number of weight tensors in a model. A decoder of 61 blocks with 384 experts, each of
+three modules of its own, has 71,000. A tensor takes up to 130 us and 6 KB even without values: this
+many take 17 s and 0.8 GB, but 10^6 blocks would take minutes and gigabytes."""
 
 
 def check_counts(config: Mapping[str, Any]) -> None:
