@@ -42,7 +42,7 @@ from workers.plan.task_index import TaskIndex
 def join_plan(
     fs: Filesystem, corpus: Corpus, config: CollectConfig, found: Sequence[Device]
 ) -> Plan:
-    """Return the run's plan: a task for each kernel on each device class. Create a missing run.
+    """Return the run's plan (a task for each kernel and device class); create the run if needed.
 
     If ``run.json`` lists all device classes of ``found``, the plan takes their facts from there,
     because the memory size that a driver reports changes between two starts, but a plan must not
@@ -72,7 +72,7 @@ def join_plan(
             create_or_join_run(fs, _run_record(plan, config))
         except ForeignRunError:
             if recorded is None and read_run(fs) is not None:
-                continue  # another collector has just created it: join with its facts
+                continue  # another collector has just created run.json: join its run
             raise
         return plan
 

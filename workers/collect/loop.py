@@ -41,7 +41,7 @@ _CLAIM_SHARE = 8
 """The loop claims when an eighth of the executor's capacity is free. When each task was claimed on
 its own, claims took most of an actor's ledger time."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
-"""Seconds between two attempts to claim tasks that others hold: a holder may have died."""
+"""Seconds between two attempts to claim tasks that other collectors hold, because they may die."""
 
 
 class CollectLoop:
@@ -209,7 +209,7 @@ class CollectLoop:
         return isinstance(answers[0], Committed) if answers else None
 
     def recorded(self) -> frozenset[str] | None:
-        """Return the names of all recorded shards, which a sweep must keep; None without answer."""
+        """Return the names of all recorded shards, which a sweep keeps; None if the ledger is away."""
         found: list[str] = []
         is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
         return frozenset(found) if is_there else None
@@ -236,14 +236,14 @@ class CollectLoop:
                 self._attach_again()
             was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            if not was_left_alone:  # in a backoff the action asks nothing, so it proves nothing
+            if not was_left_alone:  # during a backoff the action does not ask the ledger
                 self._backoff.succeeded()
             return True
         except LedgerAwayError as error:
             self._note_outage(error)
             return False
         except LedgerLostError as error:
-            self._fs.check_place()  # raises before anything is dropped if the folder is lost, too
+            self._fs.check_place()  # if the folder is lost, too, raise before dropping work
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
             self.losses.note(self._ledger.epoch, str(error), [x.lease.task for x in self.in_hand])

@@ -24,7 +24,7 @@ MAX_HEADER_BYTES = 2**20
 MAX_XZ_MEMORY_BYTES = 256 * 2**20
 """Bytes of memory for one xz decoder. `xz -9` needs 65 MiB; a header may ask for 4 GiB."""
 SMALL_STREAM_BYTES = 512
-"""Unpacked bytes below which a compressed stream is small. A tar header has as many."""
+"""A compressed stream is small if it unpacks to fewer bytes than this (a tar header's length)."""
 MAX_SMALL_STREAMS = 10_000
 """Number of small streams. Each takes about 10 us and 14 bytes or more of the file, so 40 MB could
 take 20 s. Programs write one or two; bgzip ends a file with an empty one."""
@@ -175,8 +175,8 @@ def _xz_decoder() -> lzma.LZMADecompressor:
 class PackedStream(io.RawIOBase):
     """A readable gzip, bzip2 or xz file; limits the number of its small streams.
 
-    Such a file may consist of several streams. The standard library reads streams of nothing one
-    after another without end, before a read returns anything.
+    Such a file may consist of several streams. The standard library reads any number of empty
+    streams before a read returns anything.
 
     Args:
         inner: the file, at its beginning.

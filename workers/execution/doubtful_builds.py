@@ -27,7 +27,8 @@ _DOUBTFUL = frozenset(
     }
 )
 _MOST_HELD = 100
-"""Maximum number of tasks to hold back: each may crash two compilers, and there may be 100,000."""
+"""Maximum number of tasks to hold back. A plan may have 100,000, each of which may crash two
+compilers."""
 _DETAIL_CHARACTERS = 600
 
 

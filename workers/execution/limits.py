@@ -23,9 +23,9 @@ _CPU_RUN_CHILDREN = 4
 One at a time is at work."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _GPU_SPIN_TIMEOUT_S = 0.75
-"""The least of ``Limits.spin_timeout_s`` on a GPU."""
+"""Smallest value of ``Limits.spin_timeout_s`` on a GPU."""
 _SPIN_SLACK = 1.2
-"""``spin_timeout_s`` relative to the longest time that a correct config may take."""
+"""Ratio of ``spin_timeout_s`` to the longest time that a correct config may take."""
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """Number of launches of a config that may each last ``timing.max_launch_ms``: the first, one warm,
 three cold, and those of the payload checks."""

@@ -40,8 +40,9 @@ _WARM_COMPILERS = 2
 """Compile children that start before the first task is known; the others start when needed."""
 _WARM_COUNTERS = 8
 _MOST_WAIT_S = 10.0
-"""Seconds that a device with nothing else to do waits for the access ranges of a built task. A fault
-costs the device less than a second, but the kernel all other configs of the same strategy."""
+"""Seconds that a device with nothing else to do waits for the access ranges of a built task.
+Without them a config may fault. A fault takes less than a second of the device's time, but the
+kernel then loses all other configs of the same input strategy."""
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -289,7 +290,8 @@ class DevicePipeline:
         if not (self._quiet and self._slot.states):
             if self._quiet:
                 self._slot.start_children(len(self._states_ahead()))
-            # Counting and analysis share a limit of children. Tasks that have begun come first.
+            # Counting and analysis share one limit on children. Counting comes first, because its
+            # tasks have already been analysed.
             most = self._limits.num_analysis_children
             self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
             self._analysers.start_waiting(most_busy=most - self._counting.num_busy)

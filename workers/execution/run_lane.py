@@ -42,7 +42,8 @@ from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, EndingChil
 _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
-"""Deaths in a row before a first launch, with the device lock taken, that make the device lost."""
+"""The device counts as lost after this many children in a row have died with the device lock, but
+before their first launch."""
 
 
 class RunLane:

@@ -126,7 +126,8 @@ class RunOrder:
             for other, took_ns in self._too_long
             if all(a <= b for a, b in zip(self._sizes[other], sizes, strict=True))
         ]
-        # A slow config does not rule out its sibling of equal sizes: plans compare local sizes.
+        # A slow config does not rule out its siblings (configs of equal sizes), because siblings
+        # serve to compare local sizes.
         shorter = [took_ns for took_ns, is_smaller in no_larger if is_smaller]
         longest_ns = max(shorter, default=0.0)
         if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):

@@ -149,7 +149,7 @@ class FillSpec:
         """Name of the kernel in fill.cl that writes these values."""
         rule = self.contents.rule.value if self.contents else "fill"
         if self.contents and self.contents.rule is ContentsRule.FLAGS and is_integer(self.kind):
-            rule = ContentsRule.BOUNDED.value  # the same values
+            rule = ContentsRule.BOUNDED.value  # for integers, both rules give the same values
         return f"{rule}_{self.kind}" + ("_leaf" if self.place else "")
 
     @property

@@ -76,7 +76,8 @@ class _Slot(Generic[ItemT]):
 
 
 _MAX_FAILED_STARTS = 3
-"""Failed starts in a row after which no more children are started: no item can be the cause."""
+"""Number of failed starts in a row after which no more children are started. No item has begun, so
+no item can be the cause."""
 
 
 class ChildPool(Generic[ItemT]):
