@@ -1,9 +1,9 @@
 """Choose sizes at which a fitted form must prove itself: unusual values, and the sizes of plans.
 
-A design (``points.py``) covers both sides of every known guard. Challenges look for guards that are
-not known: a helper that tests a scalar for 7, a division that gives 0 for all small ids, a guard
-whose bound lies between two sides of the NDRange. No form is fitted to challenges; they only refute
-forms. Pure and seeded.
+The designed probes (``points.py``) lie on both sides of every known guard. Challenges look for
+guards that are not known: a helper that tests a scalar for 7, a division that gives 0 for all small
+ids, a guard whose bound lies between two sides of the NDRange. No form is fitted to challenges;
+they only refute forms. Pure and seeded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from workers.plan.ndranges import local_shapes
 from workers.plan.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
 
 LARGEST_SIDE = 2**17
-"""Maximum work-items of a probe in one dimension. Probes miss a division of ids by more."""
+"""Maximum work-items of a probe in one dimension. So probes miss a division of ids by a larger
+number."""
 
 _USUAL_VALUES = (
     1,

@@ -58,7 +58,7 @@ _SMALLEST_THRESHOLD = 5
 """Smaller constants are no thresholds, because no probe has a size below this number."""
 _SIZES = Source.SCALAR | Source.NDRANGE
 _MOST_ASSIGNMENTS = 5
-"""Assignments through which a variable is followed back to a size."""
+"""Maximum number of assignments through which a variable is followed back to a size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +270,7 @@ class _SizeFlow:
         self._assigned: dict[str, tuple[bool, frozenset[str]]] = {}
 
     def reaches(self, node: Node) -> bool:
-        """Whether an expression depends on one, through a few assignments."""
+        """Whether an expression depends on a size or a parameter, through a few assignments."""
         if self._values.value(node).sources & _SIZES:
             return True
         keys = _referenced(node)

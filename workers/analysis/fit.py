@@ -137,7 +137,7 @@ class _Search:
                 return Explained(form=one, cap=None, is_exact=True)
             self._candidates.append(one)
             if self._meets(one.values(self._seen.rows), but=self._seen.challenges):
-                return None  # only challenges differ from it, so they refute it
+                return None  # all other probes match, so challenges refute the form
         for one in tuple(self._candidates):
             rest = self._unexplained(one)
             other = self._fitted(rest) if rest is not None else None

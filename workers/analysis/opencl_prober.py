@@ -111,7 +111,8 @@ class _LoadedProbe:
         self._buffers: dict[int, cl.Buffer] = {}
         self._filled: dict[int, object] = {}
         self._masters: dict[int, tuple[cl.Buffer, npt.NDArray[np.uint8]]] = {}
-        """Copies of contents on the device, by the identity of the contents, which live as long."""
+        """Copies of contents on the device, by the ``id()`` of the contents, which are kept as
+        long."""
         for argument in self._arguments:
             self._place(argument)
 

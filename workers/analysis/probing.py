@@ -48,8 +48,8 @@ HEAVY_TURNS = 2**18
 """If a point makes more loop iterations than this, heavier points are left out. Loops with barriers
 cannot be cut off, so such points could take very long."""
 _FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
-"""Iterations after which the loops of a probe are cut off: of a probe that forms are fitted to, and
-of a held-out probe, which is larger."""
+"""Iterations after which the loops of a probe are cut off. The first number is for probes that
+forms are fitted to, the second for held-out probes, which are larger."""
 _MOST_TURNS = {"held-out": _HELD_OUT_TURNS, "planned": _HELD_OUT_TURNS}
 _CHUNK = 16
 _LARGEST_CHUNK = 2

@@ -12,7 +12,8 @@ from workers.source.clang.nodes import Node, NodeKind, walk
 from workers.source.clang.values import Source, Value
 
 MAX_TRIPS = 1 << 40
-"""Largest accepted trip count. Headers like ``while (i != -1)`` give more and count as open."""
+"""Largest accepted trip count. Headers like ``while (i != -1)`` give more; such loops count as
+loops whose trip count is unknown."""
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
 
 

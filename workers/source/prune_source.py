@@ -47,10 +47,7 @@ class Pruner:
         self._ends: dict[tuple[int, int], int] = {}
 
     def prune(self, kernel: Function) -> bytes | None:
-        """Return the text without functions that ``kernel`` does not reach, or None.
-
-        None: nothing can be cut.
-        """
+        """Return the text without functions that ``kernel`` does not reach; None if nothing is cut."""
         kept = self._needed_keys(kernel)
         spans = [(one.start, one.end) for one in self._whole if one.key not in kept]
         if not spans:

@@ -231,7 +231,7 @@ class Costs:
         elif name.startswith(groups.VECTOR_MEMORY_PREFIXES):
             self._vector_access(cursor, name, arguments, block)
         elif name.startswith(groups.COPY_PREFIX):
-            return  # counted in its stand-in, which knows the number of elements
+            return  # the function that replaces the call counts the elements
         elif name in groups.FUSED_CALLS:
             tally[_FLOATS.get(kind.scalar, "int_ops")] += 2 * lanes
         elif name.startswith(groups.CHEAP_MATH_PREFIXES) or name in groups.GROUP_OF_CALL:

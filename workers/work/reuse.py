@@ -15,12 +15,13 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 MOST_GROUPS = 2
-"""Groups watched in one launch. Groups are much alike: for the kernels in ``kernels/``, two groups
-gave the mean within 5 % (``csr_vector``: 10 %)."""
+"""Maximum work-groups of a launch whose touched bytes are recorded (*watched* groups). Groups are
+much alike: for the kernels in ``kernels/``, two groups gave the mean within 5 % (``csr_vector``: 10
+%)."""
 _SHARE, _ALONE = 1 / 12, 1 / 2
 """Shares of the sample's time that all watched groups together, and a single group, may cost."""
 _LEAST_NS = 2.5e5
-"""Estimated time that is always allowed."""
+"""Estimated time, in ns, that watched groups may always take."""
 
 
 def touched_bytes(entries: npt.NDArray[np.uint64], left_out: int, num_groups: int) -> Floats:

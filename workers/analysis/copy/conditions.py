@@ -27,7 +27,7 @@ _CHARACTER = re.compile(r"\\x([0-9a-fA-F]+)|\\([0-7]{1,3})|\\(.)|(.)", re.ASCII)
 _ESCAPES = dict(zip("abefnrtv", (7, 8, 27, 12, 10, 13, 9, 11), strict=True))
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _QUESTION = "__has_"
-"""Start of the names of clang's questions, such as ``__has_builtin(name)``."""
+"""Start of the names with which a text asks clang for features, such as ``__has_builtin(name)``."""
 
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -64,7 +64,7 @@ def is_true(
 
     Args:
         words: the tokens without blanks.
-        known: values of identifiers; None for one that is no integer. Others are 0.
+        known: values of identifiers; None for one that is no integer. All other identifiers are 0.
         bits: width of ``intmax_t``.
 
     Raises:
@@ -77,7 +77,7 @@ def is_true(
 
 
 class _Condition:
-    """A recursive descent over the words. ``live`` is False in a part that C does not evaluate."""
+    """Evaluates words by recursive descent; ``live`` is False in parts that C does not evaluate."""
 
     def __init__(self, words: Sequence[str], known: Mapping[str, Number | None], bits: int) -> None:
         self._words = words
