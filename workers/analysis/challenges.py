@@ -66,7 +66,7 @@ anew for each local size."""
 _LOCAL_STEP = 32
 _MOST_LOCAL_TESTED = 3
 _MOST_FLAT = 2
-"""An NDRange has at most ``_MOST_FLAT * LARGEST_SIDE`` work-items in all."""
+"""Maximum work-items of an NDRange, in multiples of ``LARGEST_SIDE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,7 +167,7 @@ def _constants(
             if not operands:
                 continue
             others = [one for one in operands if values.value(one).constant is None]
-            # The flow does not follow what a helper stores, so a count of a helper may be of a size.
+            # What a helper stores is not followed, so a helper may have counted the bits of a size.
             if any(flow.reaches(one) or counts.is_given(one) for one in others):
                 found |= {one for operand in operands for one in _constants_in(operand, values)}
                 found |= _scales_of(node, values)

@@ -24,7 +24,8 @@ _MOST_GROUPS, _MOST_POOLED = 72, 36
 _LOOSEST = 64
 """Largest factor by which a bound may exceed the extent of any probe; a looser bound is useless."""
 _LARGEST_BOUND = 2**36
-"""Elements. A larger extent at a probe's small sizes comes from a faulty kernel."""
+"""Maximum extent in elements. A larger one, at a probe's small sizes, comes from a faulty kernel.
+"""
 Mask = npt.NDArray[np.bool_]
 
 

@@ -185,7 +185,7 @@ class _LoadedProbe:
             self._filled[argument.position] = wanted
 
     def _copy(self, data: npt.NDArray[np.uint8], buffer: cl.Buffer) -> None:
-        """Copy contents to a buffer, from a buffer: a copy from host memory costs six times as much.
+        """Copy contents to a buffer from a buffer; a copy from host memory takes six times as long.
 
         The copies of contents stay until the kernel is released. Their number is limited.
         """

@@ -18,7 +18,7 @@ _LIGHT_TURNS = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Probes whose loops and arrays kept their limits; the two shares refer to all probes."""
+    """Probes without cut-off loops and array overflows; the shares of these refer to all probes."""
 
     points: tuple[Point, ...]
     records: tuple[ProbeRecord, ...]

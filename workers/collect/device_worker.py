@@ -303,7 +303,7 @@ def _builds_again(fs: Filesystem, plan: Plan, pipeline: DevicePipeline, device_c
 
 @contextlib.contextmanager
 def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> Iterator[None]:
-    """Put the end of the run into the last report."""
+    """Put the reason why the run ended into its last heartbeat."""
     try:
         yield
     except BaseException as error:
@@ -318,7 +318,7 @@ def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> I
 def _drive(
     loop: CollectLoop, control: Control, config: CollectConfig, tally: Tally, started_s: float
 ) -> None:
-    """Step the loop until it is over; tell it the reasons to stop early."""
+    """Run the loop until it is over; ask it to stop after an interrupt or at a limit."""
     limits = config.limits
     aborted = False
     control.is_collecting = True

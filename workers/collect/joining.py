@@ -102,7 +102,7 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
 
 
 def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
-    """Pin the dataset's folder and plan, so that from here on neither is created again."""
+    """Check that the folder belongs to ``plan``; from now on, a lost folder is not made again."""
     fs.pin(RUN_FILE)
     run = read_run(fs)
     if run is None or run.plan_hash != plan.plan_hash:

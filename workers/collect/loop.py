@@ -174,7 +174,7 @@ class CollectLoop:
         while not self._outbox.is_empty:
             self._await_ledger()
             if not self._guarded(lambda: self._commit(wait=True)) and self._is_aborted:
-                return False  # a rebuild adopts the shards, or the tasks are done again
+                return False  # a rebuilt ledger adopts the shards or leases the tasks again
         # If another collector has rebuilt a lost ledger, the new ledger may hold commits that a
         # dead worker has not published; a sweep would remove the shards of these commits.
         while not self._guarded(self.publish_all):
@@ -209,7 +209,7 @@ class CollectLoop:
         return isinstance(answers[0], Committed) if answers else None
 
     def recorded(self) -> frozenset[str] | None:
-        """Return the names of all recorded shards, which a sweep keeps; None if the ledger is away."""
+        """Return the names of all recorded shards, for a sweep; None if the ledger is away."""
         found: list[str] = []
         is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
         return frozenset(found) if is_there else None
@@ -276,7 +276,7 @@ class CollectLoop:
     def _step(self, timeout_s: float) -> None:
         if self._backoff.is_waiting(now_s=self._clock_s()):
             if self._stop is not None:
-                self._executor.abandon_waiting()  # their leases end by themselves
+                self._executor.abandon_waiting()  # the ledger is away, so their leases must expire
             self._take_results(timeout_s)
             if self._outbox.is_due(more_to_come=bool(self._executor.leases())):
                 self._outbox.begin_writing(self._ledger.epoch)
@@ -303,7 +303,7 @@ class CollectLoop:
             self._observer.finished(item.lease, item.result)
 
     def _settle_doubtful(self) -> None:
-        """Decide about doubtful tasks once no other task can show whether kernels build here."""
+        """Decide about tasks that failed to build, once no other task can show if builds work."""
         is_last = not self._executor.leases() and (
             self._stop is not None or self._clock_s() < self._claim_after_s
         )

@@ -21,8 +21,8 @@ ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz", ".zip",
 )  # fmt: skip
 MAX_HASHED_BYTES = 256 * 2**20
-"""Bytes of an oversized file that its hash covers. Reading all of a sparse file of 1 TiB would take
-an hour."""
+"""Maximum bytes of an oversized file that its hash covers. Reading all of a sparse file of 1 TiB
+would take an hour."""
 MAX_MEMBERS = 200_000
 """Maximum files of any kind in an archive or git tree. One with more files is an attack, or no
 corpus."""

@@ -23,7 +23,8 @@ from workers.corpus.files import (
 )
 
 MAX_TEXT_CHARS = 2**20
-"""Characters of a text with its headers; a longer text keeps its includes."""
+"""Maximum characters of a text with its headers; if the text would be longer, it keeps its
+includes."""
 MAX_EXPANDED_BYTES = 512 * 2**20
 """Bytes of memory for the headers put into all files of one source. Without this limit, a small
 archive could include one large header very often."""
@@ -177,7 +178,7 @@ def _expanded(file: SourceFile, headers: _Headers) -> SourceFile:
         if text == file.text or headers.memory.take(held_bytes(text)):
             return replace(file, text=text)
     except _TooLongError:
-        headers.memory.take(MAX_TEXT_CHARS)  # the text is not held, but it took time to make
+        headers.memory.take(MAX_TEXT_CHARS)  # counts the time that this text took
         return file
     except _BudgetSpentError:
         pass
@@ -238,7 +239,7 @@ class _Expansion:
                 self._include(place, depth + 1)
                 done = found.end()
                 if text[done : done + 1] not in ("", "\r", "\n"):
-                    self._put("\n")  # a comment follows; the header may end in one, too
+                    self._put("\n")  # a comment follows, or the header ends in a comment
         self._put(text[done:])
         while len(self._branches) > num_outside:
             self._leave_branch()

@@ -21,8 +21,8 @@ from workers.execution.task_state import TaskState
 
 _LOCAL_SLACK_BYTES = 128
 """Step in bytes in which NVIDIA GPUs allocate local memory, according to NVIDIA's occupancy
-calculator. So an access up to the end of a step should not fault (not measured). The check does not
-round up the offset of an argument, either."""
+calculator. So an access up to the end of a step should not fault (not measured). Whether a driver
+also rounds up the offset of an argument is not considered."""
 _MOST_GROWTH = 3.0
 """Exponent: an access range's end grows at most with this power of the number of work-items."""
 
@@ -53,7 +53,7 @@ def spare_unbearable(
 
 
 def leaves_own_buffers(signature: Signature, config: LaunchConfig, ranges: Ranges) -> bool:
-    """Return whether a launch accesses bytes outside of the global buffers that its config gives."""
+    """Return whether a launch accesses bytes outside the global buffers that its config gives."""
     return any(
         _below_bytes(ranges, one.position) > 0
         or _end_bytes(ranges, one.position) > _elements(config, one.position) * one.element_bytes

@@ -17,7 +17,8 @@ GPU_RUN_CHILDREN = 6
 loads a program, and the others start after faults. A start takes 1.8 s if one GPU of the host is at
 work, and 5 s if three other GPUs are at work, too (H200)."""
 _FEW_RUN_CHILDREN = 4
-"""The same on a host with so few processors that starting children would slow down the timing."""
+"""Number of run children of a GPU on a host with so few processors that starting children would
+slow down the timing."""
 _CPU_RUN_CHILDREN = 4
 """Maximum number of run children of a CPU device, which are started together, each for one task.
 One at a time is at work."""

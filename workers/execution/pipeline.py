@@ -137,7 +137,7 @@ class DevicePipeline:
         """Open the device in a run child; raises DeviceLostError."""
         if measure_peaks and not self._quiet:
             self._helper_devices.await_known()  # the search launches kernels on the devices
-            self._compilers.await_started()  # starting compilers open contexts
+            self._compilers.await_started()  # opening contexts would disturb the peaks
         return self._slot.open_device(measure_peaks=measure_peaks)
 
     def get_ready(self) -> None:
@@ -177,7 +177,7 @@ class DevicePipeline:
         """
         self._plan, self._device_id, self._note = plan, device.device_id, note
         self._monitor = monitor
-        for child in self._slot.children():  # the one that has opened the device
+        for child in self._slot.children():  # only the one that opened the device
             self._starter.keep_cache_of(child)
         self._slot.use_device(device)
 
@@ -306,7 +306,7 @@ class DevicePipeline:
             self._slot.run(state, self._compile_work.binary_path(state))
 
     def _begin(self, state: TaskState) -> None:
-        """Pass a planned task to its pools; finish one without a launchable config at once."""
+        """Queue a planned task for its children; finish it at once if no config can be launched."""
         state.trace.planned_s = time.monotonic()
         if state.configs[0].global_size:
             checks = self._helper_devices.checks_access
@@ -371,7 +371,7 @@ class DevicePipeline:
         return list({id(state): state for state in ahead}.values())
 
     def _await_no_longer(self) -> None:
-        """If the device has had no task for long enough, let the first built task go on."""
+        """If the device was idle too long, let a built task run with the ranges known so far."""
         now_s = time.monotonic()
         if self._slot.states or self._compiled or not self._built:
             self._idle_since_s = now_s
@@ -381,7 +381,7 @@ class DevicePipeline:
 
     def _analysis_child(self, name: str) -> Child:
         where = self._helper_devices.analysis()
-        if where == self._ref:  # each child has a context on the card that is timed
+        if where == self._ref:  # each child has a context on the timed card
             self._analysers.allow(self._limits.num_compile_children)
         return self._starter.start(
             "workers.execution.analysis_child",

@@ -1,4 +1,4 @@
-"""One run child and the task that it has in hand: records its results, and charges its death.
+"""A lane: one run child and its task. Records the child's results and decides what a death costs.
 
 Decides to which config a death is charged: the one that the child announced last or, after a
 result, the one whose result it reported last. The first kill by another process is not charged.

@@ -73,7 +73,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         return
     open_configs = [job.configs[index] for index in job.open_indices]
     if job.lock_path:
-        with contextlib.suppress(DeviceFailure):  # the same call fails again under the lock
+        with contextlib.suppress(DeviceFailure):  # the call under the lock reports the failure
             loaded.reserve(open_configs, with_padding=job.has_padding, ahead=True)
     channel.send(RunLoaded(loaded_s=time.monotonic()))
     lock_path = Path(job.lock_path) if job.lock_path else None

@@ -22,8 +22,9 @@ MAX_GROWTH = 3
 with three nested loops."""
 FEW_TOO_LONG = 3
 FAR_TOO_LONG = 4.0
-"""A config is given up after one smaller config took ``FAR_TOO_LONG`` times the limit, or after
-``FEW_TOO_LONG`` smaller ones took more than the limit."""
+"""A config is given up after one smaller config took ``FAR_TOO_LONG`` times
+``timing.max_launch_ms``, or after ``FEW_TOO_LONG`` smaller ones took longer than
+``timing.max_launch_ms``."""
 
 OUT_OF_BUDGET = "not reached within limits.task_budget_s"
 

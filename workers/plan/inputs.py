@@ -234,7 +234,7 @@ def _leaf_specs(
 
 
 def _usable(contents: Contents | None, scalar: ScalarType, num_scalars: int) -> Contents | None:
-    """Return the rule with a limit that the type can hold; None if the type does not support it."""
+    """Return the rule with a limit that the type can hold; None if the type cannot use the rule."""
     if contents is None or scalar.fill_kind is FillKind.BOOL:
         return None
     if not is_integer(scalar.fill_kind):

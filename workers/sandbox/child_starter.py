@@ -32,7 +32,7 @@ class ChildStarter:
     """Starts children, each with its own scratch folder below ``scratch``."""
 
     def __init__(self, scratch: Path) -> None:
-        loaded_installation()  # notes the files, if they have not been noted yet
+        loaded_installation()  # the first call notes LLMPerf's files, for later checks
         self._scratch = scratch
         self._started: list[Child] = []
 

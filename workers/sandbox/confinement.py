@@ -38,7 +38,8 @@ _TCP_VERSION, _TCP = 4, 0b11  # bind, connect
 _SCOPE_VERSION, _SCOPES = 6, 0b11  # abstract sockets and signals to processes outside
 
 _MOST_BYTES = 2 * 2**30
-"""Bytes of memory of a child whose own buffers are small. In the tests it uses at most 0.4 GiB."""
+"""Maximum bytes of memory of a child whose buffers are small. In the tests it uses at most 0.4 GiB.
+"""
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty")
 
@@ -77,7 +78,7 @@ def confine(ref: DeviceRef, *, has_small_buffers: bool = False) -> bool:
     is_landlocked = confine_writing(folders)
     is_confined = refuse_system_calls() and is_landlocked
     if has_small_buffers:
-        end_above(_MOST_BYTES)  # a thread, which inherits the rights of this one
+        end_above(_MOST_BYTES)  # starts a thread, which inherits this thread's rights
     return is_confined
 
 

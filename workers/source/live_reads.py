@@ -16,8 +16,8 @@ from workers.source.clang.nodes import Function, Node, NodeKind, Space, TypeClas
 STEPS = frozenset({"++", "--", "post++", "post--"})
 _VALUES = frozenset({TypeClass.SCALAR, TypeClass.VECTOR})
 _MOST_LEVELS = 64
-"""Levels of assignments and operators that are followed from a store to a value; deeper values do
-not count."""
+"""Maximum levels of assignments and operators that are followed from a store to a value. Deeper
+values do not count."""
 _ID = "get_global_id"
 _FUNCTIONS = frozenset(
     prefix + name

@@ -21,8 +21,8 @@ another device."""
 _SECOND_CHOICE = re.compile(r"DOUBLE|FP64|F64|HALF|FP16|DEBUG|TRACE|PRINT", re.IGNORECASE)
 
 _MAX_NESTING = _MAX_EARLIER = 64
-"""Maximum open branches of a line, and maximum earlier branches of a conditional. C99 asks compilers
-for 63 levels. Without limits, the memory would grow with the square of the number of directives."""
+"""Maximum open branches of a line, and maximum earlier branches of a conditional. C99 asks for 63
+levels. Without limits, the memory would grow with the square of the number of directives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

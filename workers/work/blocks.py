@@ -45,9 +45,9 @@ _CONTINUE, _BREAK = 212, 213
 _GOTO, _LABEL_NAME = 210, 48
 _STATEMENT_EXPRESSION, _ATTRIBUTED = 121, 200
 _LEAVES_LOOP = frozenset({_CONTINUE, _BREAK})
-"""``continue`` and ``break``."""
+"""libclang's numbers for ``continue`` and ``break``."""
 _LEAVES_FUNCTION = frozenset({210, 211, 214})
-"""``goto``, with a label or an address, and ``return``."""
+"""libclang's numbers for ``goto`` (with a label or an address) and ``return``."""
 _LOOPS = frozenset({WHILE, DO, FOR})
 _SIZEOF = 136
 _FIRST_INVALID, _LAST_INVALID = 70, 73

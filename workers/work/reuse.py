@@ -78,7 +78,7 @@ def drawn(amounts: Sequence[float], number: int) -> list[int]:
 
 
 def affordable(spent_ns: float, each_ns: float) -> int:
-    """Return how many groups may be watched that take ``each_ns``, after a sample's ``spent_ns``."""
+    """Return how many groups of ``each_ns`` may be watched after a sample of ``spent_ns``."""
     if each_ns <= 0:
         return MOST_GROUPS
     many = int(max(_LEAST_NS, _SHARE * spent_ns) / each_ns)

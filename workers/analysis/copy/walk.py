@@ -44,7 +44,8 @@ from workers.source.clang.nodes import Space, TypeClass
 _SIZEOF, _RETURN = 136, 214
 _PUNCTUATION = re.compile(rb"""[(){}\[\];]|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 _LARGEST_VARIABLE = 2**20
-"""Bytes of a variable above which a stack could overflow, or a runtime drop the launch silently."""
+"""Maximum bytes of a variable. A larger one could overflow a stack, or a runtime could drop the
+launch silently."""
 _OWN = frozenset({Space.LOCAL, Space.PRIVATE})
 
 

@@ -29,7 +29,7 @@ _ANSWER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlAbsent:
-    """Why NVML gives no answer, and the remedy; ``is_lost``: the card exists but does not answer."""
+    """Why NVML does not answer, and the remedy; ``is_lost``: the card exists but is silent."""
 
     reason: str
     mend: str

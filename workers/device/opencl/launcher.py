@@ -154,7 +154,7 @@ class OpenclLauncher:
         return AT_ONCE
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
-        """Enqueue ``count`` launches without waiting for each; return times in ns, at most ``count``.
+        """Enqueue ``count`` launches without waiting for each; return at most ``count`` times, ns.
 
         The result has no time of a launch that began less than ``IDLE_NS`` after the end of the
         command before it (a refill or a launch), because the device was not idle.

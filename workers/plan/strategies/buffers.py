@@ -148,7 +148,7 @@ class AnalysedBuffers:
             if position not in found:
                 owner = row_offsets.get(position)
                 argument = pointers[position]
-                if owner is None or owner in waiting:  # a cycle: as if nothing were known
+                if owner is None or owner in waiting:  # unknown or a cycle: use the simple rule
                     found[position] = simple_elements(argument, global_size, local_size)
                 else:
                     rows = size(owner, waiting | {position})
@@ -233,7 +233,7 @@ def _largest_within(
         powers = target.form.powers_of(VALUE_LIMIT, sizes)
     except KeyError:  # a factor that is no size of this launch
         return most
-    if len(powers) == 2 and powers[1] > 0:  # nearly all forms: no search
+    if len(powers) == 2 and powers[1] > 0:  # nearly all forms are linear: no search is needed
         return max(1, min(most, (num_elements - powers[0]) // powers[1]))
 
     def fits(limit: int) -> bool:

@@ -34,8 +34,8 @@ _GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}
 STAYING_SHARE = 0.5
 """Share of drawn floating-point scalars that stay at the usual 1.0."""
 _LEAST_FLOAT_LOG2, _MOST_FLOAT_LOG2 = -3.0, 3.0
-"""Range of all other drawn floating-point scalars, log-uniform around the values that the analysis
-has probed: 1.0, 2.5 and -2.5."""
+"""Smallest and largest log2 of all other drawn floating-point scalars. They are log-uniform around
+the values that the analysis has probed: 1.0, 2.5 and -2.5."""
 NEGATIVE_SHARE = 0.25
 """Share of these other scalars that are negative, if the analysis found that they steer nothing."""
 

@@ -283,7 +283,7 @@ class TypeReader:
 
 
 def _declared_at(kind: Any) -> int:
-    """Return the offset of the structure's declaration that a canonical type ends in; -1 if none."""
+    """Return where the structure below pointers and arrays is declared, an offset; -1 if none."""
     while kind._kind_id in _DERIVED:
         is_array = kind._kind_id in _ARRAYS
         kind = kind.element_type if is_array else kind.get_pointee()
