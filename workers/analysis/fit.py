@@ -53,7 +53,7 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """``min(form, cap)`` is the extent of every probe (``is_exact``), or an upper bound of it."""
+    """A fit: ``min(form, cap)`` is the extent of each probe (``is_exact``), or an upper bound."""
 
     form: Fit
     cap: Fit | None

@@ -129,7 +129,7 @@ def local_sizes(
 
 
 def is_safe(shape: tuple[int, ...], overflowing: Sequence[tuple[int, ...]]) -> bool:
-    """Whether no overflowing local size fits into this local size in all dimensions."""
+    """Whether this local size is below each overflowing local size in at least one dimension."""
     return not any(
         all(side >= least for side, least in zip(shape, one, strict=True)) for one in overflowing
     )

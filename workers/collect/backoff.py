@@ -47,7 +47,7 @@ class Backoff:
         return wait_s
 
     def note(self, error: LedgerAwayError, *, now_s: float, limit_s: float) -> None:
-        """Count a failure and log it as a warning; raise it if the outage exceeds ``limit_s``."""
+        """Count a failure and log ``error``; raise ``error`` if the outage exceeds ``limit_s``."""
         if self.outage_s(now_s=now_s) > limit_s:
             raise error
         _logger.warning("%s; asking again in %g s", error, self.failed(now_s=now_s))

@@ -131,7 +131,7 @@ class DeviceWorker:
 
     @property
     def worker_id(self) -> str:
-        """``host/pid``, as in the rows."""
+        """The worker's name ``host/pid``, as in the rows of the dataset."""
         return process_name(self._holder)
 
     def open(self) -> Device:

@@ -132,7 +132,7 @@ def device_of_run(
 
 
 def with_limits(device: Device) -> Device:
-    """Return the device with NVML's fields filled in; unchanged if NVML does not know it."""
+    """Return the device with the fields that come from NVML; unchanged if NVML lacks the device."""
     gpu = open_gpu_of(device)
     if gpu is None or isinstance(gpu, NvmlAbsent):
         return device

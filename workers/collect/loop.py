@@ -215,7 +215,7 @@ class CollectLoop:
         return frozenset(found) if is_there else None
 
     def close(self) -> None:
-        """Release all leases, if the ledger answers, and close it."""
+        """Release all leases if the ledger answers, and close the ledger."""
         if not self._is_attached:
             return  # the ledger is lost and closed, and so are its leases
         with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):

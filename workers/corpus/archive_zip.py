@@ -80,7 +80,7 @@ def _files(members: Iterable[zipfile.ZipInfo]) -> Iterator[zipfile.ZipInfo]:
 
 
 def _check_apart(archive: zipfile.ZipFile) -> None:
-    """Refuse entries that share bytes: they let a small archive unpack to any number of files."""
+    """Refuse entries that share bytes, because a small archive could hold any number of them."""
     places = sorted(
         (one.header_offset, one.header_offset + _LOCAL_HEADER_BYTES + one.compress_size)
         for one in archive.infolist()

@@ -166,7 +166,7 @@ def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> Sourc
 
 
 def header_text(raw: bytes) -> str | None:
-    """Return the text of a header; None if it is too long or not a text."""
+    """Return the text of a header; None if the header is too long or no text."""
     return _decode(raw)[0] if len(raw) <= MAX_INCLUDED_BYTES else None
 
 

@@ -69,7 +69,7 @@ class HelperDevices:
         return self._analysis.result()
 
     def await_known(self) -> None:
-        """Wait until a search that has begun ends, because it launches kernels on the devices."""
+        """Wait until the search has ended, if it has begun: it launches kernels on the devices."""
         if self._analysis is not None:
             self._analysis.result()
             if self.launches_virtually:

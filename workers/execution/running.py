@@ -93,7 +93,7 @@ class RunSlot:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a killed child has not ended yet; ``check_deadlines`` goes on when it has."""
+        """Whether a killed child has not ended yet; after its end, ``check_deadlines`` goes on."""
         return any(lane.is_ending for lane in self._lanes)
 
     def longest_wait_s(self, timeout_s: float) -> float:

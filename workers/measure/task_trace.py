@@ -95,7 +95,7 @@ class TaskTrace:
         self._began_s = began_s
 
     def end_hold(self, ended_s: float) -> None:
-        """Note that the task has released the device; no effect if it did not hold it."""
+        """Note that the task has released the device; no effect if it was not held."""
         if self._began_s is not None:
             self.holds.append((self._began_s, ended_s))
             self._began_s = None

@@ -145,7 +145,7 @@ class Child:
         self._channel.socket.close()
 
     def begin_kill(self) -> None:
-        """Kill the child and all processes that it has started; ``has_gone`` tells its end."""
+        """Kill the child and all processes that it has started; ``has_gone`` asks for its end."""
         self._was_ending = self._was_ending or _is_ending(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

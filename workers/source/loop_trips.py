@@ -19,7 +19,7 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trips:
-    """Number of trips, or None if it is not constant; ``feature`` counts loops of this kind."""
+    """Number of trips, None if not constant; ``feature``: the static feature of such loops."""
 
     constant: int | None
     feature: str

@@ -58,7 +58,7 @@ class CallRewriter:
         return [(one, False) for one in arguments]
 
     def _without_output(self, cursor: Any, arguments: list[Any]) -> list[Any]:
-        """Keep only the values of a ``printf``: with ``%s`` it would read memory without a hook."""
+        """Replace ``printf`` by its arguments: with ``%s`` it would read memory without a hook."""
         start, end = text_range(cursor)
         if len(arguments) < 2:
             self._edits.replace(start, end, "0")

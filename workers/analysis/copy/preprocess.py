@@ -135,7 +135,7 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
 
 
 def _varies(source: str, build_options: str, names: dict[str, None]) -> bool:
-    """Compare the text for this device with those for devices that define more macros."""
+    """Whether the expanded text differs on devices that define more macros than this one."""
     first = _expand(source, build_options, (), INTMAX_BITS)
     here, expanded = _code(first.text), first
     for number in range(_MOST_ROUNDS):

@@ -102,7 +102,7 @@ class Rewriter:
         return self.sites.add(self._line_of(cursor), self.text(cursor))
 
     def place(self, cursor: Any) -> None:
-        """Wrap an object that is read or written through a pointer."""
+        """Wrap an object that is read or written through a pointer in the call of a hook."""
         kind = self.type(cursor)
         if not self._is_hooked(cursor, kind):
             return
@@ -112,7 +112,7 @@ class Rewriter:
         self._hook(cursor, kind, spelling, f"(*({spelling} *)", "&", f"sizeof({spelling})")
 
     def pointer(self, cursor: Any, pointee: TypeFacts) -> None:
-        """Wrap a pointer whose target is accessed by the function that gets it."""
+        """Wrap a pointer argument through which the called function accesses memory."""
         if not self._is_hooked(cursor, pointee):
             return
         name = opencl_name(pointee)
@@ -164,7 +164,7 @@ class Rewriter:
         self._name(cursor, declared.location.offset, self.text(cursor))
 
     def string(self, cursor: Any, string: Any) -> None:
-        """Use the tag of a string in the place of ``cursor``, a pointer to it or the string."""
+        """Replace ``cursor``, a string or a pointer to the string, by the string's tag."""
         at = text_range(string)[0]
         self._name(cursor, at, self.text(string))
         self.sites.strings.add(self.sites.variables[at])

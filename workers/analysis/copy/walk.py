@@ -272,7 +272,7 @@ class FunctionWalk:
         )
 
     def _is_own(self, array: Any) -> bool:
-        """Whether an array ends where its type says; a buffer may go on behind an array in it."""
+        """Whether an array ends where its type says; an array in a buffer may be longer."""
         return not lies_behind_pointer(array) or self._type(array).space in _OWN
 
     def _is_indexed(self, cursor: Any) -> bool:
