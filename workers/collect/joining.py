@@ -126,7 +126,9 @@ def device_of_run(
         data = fs.read_bytes(name)  # the record of the first collector counts, also for others
     table, footer = decode(data, name)
     if footer.plan_hash != plan.plan_hash:
-        raise ShardError(f"{fs.describe(name)} belongs to another plan")
+        raise ShardError(
+            f"{fs.describe(name)} belongs to another plan: choose an empty or new folder for --out"
+        )
     device = device_from_table(table)
     return device, ShardEntry.of(name, data, rows=1, tasks=0)
 

@@ -84,7 +84,10 @@ def entries(source: Path) -> Iterator[Entry]:
             facts, _, path = line.partition(b"\t")
             mode, _, object_id = facts.decode("ascii", "replace").split(" ", 2)
             if number >= MAX_MEMBERS:  # a tree of trees can unpack to billions
-                raise CorpusError(f"{source} has more than {MAX_MEMBERS} files at HEAD")
+                raise CorpusError(
+                    f"{source} has more than {MAX_MEMBERS} files at HEAD: check out the part that "
+                    "you need into a folder, and name it"
+                )
             yield Entry(
                 mode=mode, object_id=object_id, path=path.decode("utf-8", "surrogateescape")
             )

@@ -233,7 +233,7 @@ class RunLane:
         if self._child_per_task:
             bad_end = self.child.end_current()
             if bad_end is not None and self._index is not None:
-                detail = f"after its result, on exit: {bad_end}"
+                detail = f"after the result was sent: {bad_end}"
                 state.record(self._index, launch_failure(FailureCode.DEVICE_FAULT, detail))
         self._finish()
 
@@ -273,7 +273,7 @@ class RunLane:
             self._in_hand.trace.end_hold(time.monotonic())
             self._go_on_or_finish()
         else:
-            after = "after its result: " if phase is Phase.BETWEEN else ""
+            after = "after the result was sent: " if phase is Phase.BETWEEN else ""
             causes = {"is_silence": used_up is not None, "has_traceback": bool(self._report)}
             failure = rule.failure(after + detail, **causes)
             if rule.charged is Charged.KERNEL:

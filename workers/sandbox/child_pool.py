@@ -287,7 +287,7 @@ class ChildPool(Generic[ItemT]):
             self._waiting.appendleft(slot.item)
             slot.item = None
         self._num_failed_starts += not slot.child.was_killed_by_another
-        _logger.warning("%s: a child could not start: %s", self._name, why)
+        _logger.warning("a process to %s kernels could not start: %s", self._name, why)
         if self._num_failed_starts >= _MAX_FAILED_STARTS:
             raise ChildStartError(start_failure(self._name, why))
 
@@ -301,7 +301,7 @@ class ChildPool(Generic[ItemT]):
             return
         if item is None:
             if slot.report:
-                _logger.warning("%s: a child ended: %s", self._name, slot.report)
+                _logger.warning("a process to %s kernels ended: %s", self._name, slot.report)
             return
         slot.item = None
         seconds = time.monotonic() - slot.began_s

@@ -51,14 +51,14 @@ class EndingChild:
         """Return whether the child has ended; do not wait for its end.
 
         Raises:
-            DeviceLostError: The child has ended and the card is unsound. Then another device times
-                all configs of the task in hand, including those that were timed here.
+            DeviceLostError: The child has ended, and the card is not healthy. Then another device
+                times all configs of the task in hand, including those that were timed here.
         """
         if not self.child.has_gone():
             return False
         problems = problems_of(self.device)
         if problems:
-            what = f"{self.device.name} is not sound after a process died on it"
+            what = f"{self.device.name} is not healthy after a process on it died"
             raise DeviceLostError(f"{what}: {'; '.join(problems)}")
         return True
 

@@ -171,7 +171,7 @@ class Costs:
                 self._descend(child, block)
 
     def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
-        """Whether this is ``p->x`` with a pointer to vectors; libclang has no kind for it."""
+        """Whether this is ``p->x`` with a pointer to vectors; libclang gives it no kind."""
         if cursor._kind_id != UNEXPOSED or len(children) != 1:
             return False
         if self._type(children[0]).shape is not TypeClass.POINTER:

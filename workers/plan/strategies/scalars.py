@@ -143,7 +143,7 @@ def is_float_scalar(argument: Argument) -> bool:
 
 
 def guarded_axis(argument: Argument, global_size: Shape) -> int | None:
-    """Return the dimension whose index the scalar guards; None if the launch does not have it."""
+    """Return the dimension whose index the scalar guards; None if the launch lacks it."""
     axis = _GUARDED_AXIS.get(argument.size_role)
     return axis if axis is not None and axis < len(global_size) else None
 
