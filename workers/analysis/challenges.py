@@ -61,8 +61,8 @@ _LARGER_LOCAL: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((64, 4), (8, 32), (128, 2)),
     3: ((32, 4, 2), (8, 8, 8)),
 }
-"""Local sizes of plans that designs do not use. They are few, because some devices compile a kernel
-anew for each local size."""
+"""Local sizes of plans that the designed probes do not use. They are few, because some devices
+compile a kernel anew for each local size."""
 _LOCAL_STEP = 32
 _MOST_LOCAL_TESTED = 3
 _MOST_FLAT = 2

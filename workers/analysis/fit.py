@@ -253,7 +253,7 @@ class _Search:
         return fit(self._seen.rows[chosen], self._seen.extents[chosen], self._active, self._basis)
 
     def _unexplained(self, one: Fit) -> Mask | None:
-        """Return the probes with extents below ``one``; None if ``one`` is below an extent."""
+        """Return the probes whose extent is below the form ``one``; None if any is above it."""
         values = np.maximum(one.values(self._seen.rows), 0)
         extents = self._seen.extents
         if (extents > values).any():

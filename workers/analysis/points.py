@@ -178,7 +178,7 @@ def _points(design: Design) -> Iterator[Point]:
 
 
 def _counts(design: Design) -> dict[str, int]:
-    """Return the number of points for each tier; it grows with the number of sizes."""
+    """Return the number of points for each tier; more sizes get more points."""
     num_sizes = design.dims * (2 if len(design.local_sizes) > 1 else 1) + len(design.largest)
     counts = {"below": 14 + 4 * num_sizes, "above": 10 + 3 * num_sizes, "mixed": 10}
     if design.largest:

@@ -137,7 +137,7 @@ def _targets(
     sources: Sequence[Argument],
     reached: frozenset[int],
 ) -> tuple[IndexTarget, ...]:
-    """Return the reach into ``reached`` buffers as a form of the limit that all ``sources`` get."""
+    """Return the reach into each ``reached`` buffer as a form of the limit of all ``sources``."""
     draws = random.Random(sources[0].position)  # noqa: S311  (no secret)
     chosen = [points[draws.randrange(len(points))] for _ in range(_FITTED_POINTS)]
     limits = [draws.randint(*_LIMITS) for _ in chosen]

@@ -116,7 +116,7 @@ def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
 def device_of_run(
     fs: Filesystem, found: Device, plan: Plan, pipeline: DevicePipeline
 ) -> tuple[Device, ShardEntry]:
-    """Return the device as the dataset records it; the first time, measure its peaks."""
+    """Return the device as the dataset records it; the first collector measures its peaks."""
     name = f"devices/{found.device_id}.parquet"
     try:
         data = fs.read_bytes(name)

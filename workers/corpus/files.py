@@ -111,7 +111,7 @@ def is_archive_name(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a path inside a source, or a folder on it, begins with a dot."""
+    """Whether the name of a file, or of a folder on its path inside a source, begins with a dot."""
     # PurePosixPath would take ten times as long, and hostile sources ask very often.
     return "." in name and any(
         part.startswith(".") and part not in (".", "..") for part in name.split("/")

@@ -148,7 +148,7 @@ class _Headers:
         return known
 
     def directives(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the directives: first on a line that does not continue another."""
+        """Yield the directives: those that begin a line, if it does not continue another line."""
         done = 0
         while True:
             found = _DIRECTIVE.match(text, done)
@@ -202,11 +202,13 @@ class _Expansion:
         self._pieces: list[str] = []
         self._num_chars = self._num_includes = 0
         self._guards: dict[str, tuple[str, list[int]]] = {}
-        """For each inserted header with ``#pragma once``: its guard, and the guard's pieces."""
+        """For each inserted header with ``#pragma once``: the name of its guard, and the indices of
+        the guard's lines in ``_pieces``."""
         self._certain: set[str] = set()
-        """Headers with ``#pragma once`` of which an earlier copy is certainly compiled."""
+        """The headers with ``#pragma once`` of which an earlier copy is certainly compiled."""
         self._branches: list[list[str]] = [[]]
-        """Those of ``_certain`` that were inserted outside of branches, and in each open branch."""
+        """The headers of ``_certain`` by place: first those outside of branches, then those of each
+        open branch of ``#if``."""
 
     def of(self, path: str, text: str) -> str:
         self._expand(path, text, 0)

@@ -81,7 +81,8 @@ class ChildStarter:
         reference = json.dumps(dataclasses.asdict(ref))
         environment = {**self._cuda_cache(), **ref.environment}
         if runs_in_host(ref):
-            # Its kernels may write only below this folder, and so not into those of other children.
+            # The child's kernels may write only below this folder, so not into folders of other
+            # children.
             environment["TMPDIR"] = str(self._scratch / name)
         if not is_timing:
             environment = {**_ONE_THREAD, **_chosen(_ONE_THREAD), **environment}

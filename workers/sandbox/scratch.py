@@ -16,7 +16,7 @@ from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.files.filesystem import StoreError
 
 FEWEST_FREE_BYTES = 8 * 2**20
-"""Bytes of free space that the binaries and compiler caches of a few kernels need."""
+"""Minimum bytes of free space: the binaries and compiler caches of a few kernels need as much."""
 _PREFIX = "llmperf-scratch2-"
 """Prefix of the folders' names. It differs from the prefix of older releases, which would otherwise
 remove these folders, because they put no host into the names."""

@@ -68,7 +68,7 @@ class Costs:
 
     Args:
         rewriter: the rewriter of the file.
-        descend: walks an operand that runs with a block, and calls ``add`` for most operands.
+        descend: walks an operand that runs as often as its block; calls ``add`` for most operands.
     """
 
     def __init__(self, rewriter: Rewriter, descend: Callable[[Any, Block], None]) -> None:
@@ -84,7 +84,7 @@ class Costs:
         return int(cindex.conf.lib.clang_getCursorBinaryOperatorKind(cursor))
 
     def add(self, cursor: Any, block: Block) -> None:
-        """Add to a block's tally what an expression does; the expression's value is used."""
+        """Add to a block's tally what an expression does, assuming that its value is used."""
         kind, children = cursor._kind_id, children_of(cursor)
         if kind == CALL:
             self._call(cursor, block)
@@ -150,7 +150,7 @@ class Costs:
     # -- memory ----------------------------------------------------------------------------------
 
     def _place(self, cursor: Any, block: Block, use: str) -> None:
-        """Add an access to an object (none if ``use`` is empty) and the work of its address."""
+        """Add an access to an object (none if ``use`` is empty), and what computes its address."""
         while cursor._kind_id in {UNEXPOSED, PAREN} and len(children := children_of(cursor)) == 1:
             if self._is_lane_behind(cursor, children):
                 self._behind(children[0], block, use)

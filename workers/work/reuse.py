@@ -19,7 +19,7 @@ MOST_GROUPS = 2
 much alike: for the kernels in ``kernels/``, two groups gave the mean within 5 % (``csr_vector``: 10
 %)."""
 _SHARE, _ALONE = 1 / 12, 1 / 2
-"""Shares of the sample's time that all watched groups together, and a single group, may cost."""
+"""Maximum time of all watched groups, and of a single one, as shares of the sample's time."""
 _LEAST_NS = 2.5e5
 """Estimated time, in ns, that watched groups may always take."""
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 INTMAX_BITS = 64
-"""Width of C's ``intmax_t``, as ``long`` is the longest type of OpenCL C."""
+"""Bits of C's ``intmax_t``: ``long`` is the longest type of OpenCL C."""
 CLANG_INTMAX_BITS = 128
-"""Width that clang uses for OpenCL C, where ``intmax_t`` is its ``long long`` of 128 bits."""
+"""Bits of ``intmax_t`` in clang's OpenCL C, which has a ``long long`` of 128 bits."""
 _WIDE_OR_NOT = r"(?:ll|LL|[lL])"
 _INTEGER = re.compile(
     r"(?:0[xX](?P<hex>[0-9a-fA-F]+)|0[bB](?P<binary>[01]+)|(?P<octal>0[0-7]*)|(?P<decimal>[1-9]\d*))"

@@ -28,7 +28,8 @@ def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
     if chosen:
         return Path(chosen)
     for folder in _SHARED_FOLDERS:
-        # The mode decides, not the access: root may write anywhere, but must choose as others do.
+        # The folder's mode decides, not this user's rights: root may write anywhere, but must
+        # choose the same folder as all other users.
         if folder.is_dir() and folder.stat().st_mode & stat.S_IWOTH:
             return folder
     return Path(tempfile.gettempdir())

@@ -145,7 +145,7 @@ _PATTERNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (r"vloada?_half(|2|3|4|8|16)", "pure", ("f/: T(size_t, half^)",)),
     (r"vstorea?_half(|2|3|4|8|16)(?:_rt[ezpn])?", "", ("F/: void(T, size_t, half*)",)),
 )
-"""Groups as in ``_GROUPS``, with a pattern in place of names; its group is the number of lanes."""
+"""The same for names that match a pattern; the pattern's group is the number of lanes."""
 
 
 _CALLED = re.compile(r"\b[a-z]\w+(?=\s*\()")

@@ -80,7 +80,7 @@ _SPACE_WORDS = {
 
 
 def as_parameter(kind: TypeFacts) -> TypeFacts:
-    """Return a parameter's type, ``float a[8]`` as ``float *a`` (C99 6.7.5.3)."""
+    """Return a parameter's type; an array such as ``float a[8]`` is a pointer (C99 6.7.5.3)."""
     if kind.shape is not TypeClass.ARRAY or kind.pointee is None:
         return kind
     # In libclang, only the spelling of such an array has the address space.
