@@ -1,4 +1,4 @@
-"""Find the launch configs that must not run on a GPU, because they access memory not their own.
+"""Find the launch configs that must not run on a GPU, because they would leave their own memory.
 
 A config's own memory is its buffers with their padding, and the local memory of a work-group. What
 a config accesses is known from a virtual launch on a CPU device (``workers/work``).

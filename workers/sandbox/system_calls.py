@@ -1,9 +1,9 @@
 """Refuse system calls that no OpenCL runtime needs, to a process in which a kernel runs.
 
-Landlock (``confinement.py``) covers files, TCP's ordinary calls and signals. It does not know other
-sockets, nor the calls that change a file's mode, owner, times or attributes, or another process. A
-filter of Linux' seccomp refuses these calls with EPERM, in all threads of the process and in all
-programs that it starts. A refused call does not end the process.
+Landlock (``confinement.py``) covers files, TCP's ordinary calls and signals. It does not cover
+other sockets, nor calls that change a file's mode, owner, times or attributes, nor calls that act
+on another process. A filter of Linux' seccomp refuses these calls with EPERM, in all threads of the
+process and in all programs that it starts. A refused call does not end the process.
 
 Owns the list of calls. A filter sees the number and the arguments of a call, but not what a pointer
 points to: no path, and no flags of ``clone3``. So ``clone3`` answers that it does not exist, and

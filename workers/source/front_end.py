@@ -1,9 +1,9 @@
 """Read one text's kernels, each with the source that it needs and the macros that it is built with.
 
-Owns the order of the steps: infer macros that the host would define (``macro_inference.py``), open
-branches that ``#if`` excludes, extract signatures (``signature.py``), prune (``prune_source.py``).
-A step that does not help is undone. No kernel of the text is lost: a kernel that cannot be read
-gets a failure. Needs no device; runs in the parse child.
+Owns the order of the steps: infer macros that the host would define (``macro_inference.py``),
+define macros that select branches which ``#if`` excludes, extract signatures (``signature.py``),
+prune (``prune_source.py``). A step that does not help is undone. No kernel of the text is lost: a
+kernel that cannot be read gets a failure. Needs no device; runs in the parse child.
 """
 
 from __future__ import annotations

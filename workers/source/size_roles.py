@@ -1,9 +1,10 @@
 """Find the roles of a kernel's integer scalars: NDRange guard, row length, loop bound.
 
 Owns the search. It follows ids and scalars through variables, arithmetic and helpers to the
-comparisons, products and loop headers that show a scalar's role. The search is flow-insensitive, so
-it may find a role that the scalar does not have. That is harmless, because a role only decides the
-scalar's value in a launch, and the sizes of buffers follow from this value. Needs no device.
+comparisons, products and loop headers that show a scalar's role. The search ignores the order of
+statements, so it may find a role that the scalar does not have. That is harmless, because a role
+only decides the scalar's value in a launch, and the sizes of buffers follow from this value. Needs
+no device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuse code with which a copy of a kernel could use the process that runs it.
+"""Refuse code with which a copy of a kernel could misuse the process that runs it.
 
 The copies of untrusted kernels run on a CPU device, and its runtime may link them with all
 libraries of its process. So a copy may call built-in functions of OpenCL C and functions that its

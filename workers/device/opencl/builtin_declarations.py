@@ -145,7 +145,7 @@ _PATTERNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (r"vloada?_half(|2|3|4|8|16)", "pure", ("f/: T(size_t, half^)",)),
     (r"vstorea?_half(|2|3|4|8|16)(?:_rt[ezpn])?", "", ("F/: void(T, size_t, half*)",)),
 )
-"""The same for names that match a pattern; the pattern's group is the number of lanes."""
+"""Like ``_GROUPS``, for names that match a pattern; its group is the number of lanes."""
 
 
 _CALLED = re.compile(r"\b[a-z]\w+(?=\s*\()")

@@ -1,9 +1,9 @@
 """The buffers of one launch, from a memory analysis: their elements, and the indices in them.
 
-Owns the order in which sizes follow from each other. Buffers whose extent has a form come first.
-Then row offsets (``PREFIX``) decide the sizes of the buffers that they index. The simple rule gives
-the elements of all remaining buffers. Last, every buffer of indices gets the largest limit that
-keeps all accesses through it inside the indexed buffers.
+Owns the order in which the sizes are computed. Buffers whose extent has a form come first. Then row
+offsets (``PREFIX``) decide the sizes of the buffers that they index. The simple rule gives the
+elements of all remaining buffers. Last, every buffer of indices gets the largest limit that keeps
+all accesses through it inside the indexed buffers.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ LOOP_LIMITS = (1024, 128, 16, 1)
 device looped over the global size, a launch would take hours. The first limit for which the buffers
 fit is used. So matrices of many rows get shorter rows, and no NDRange is left out."""
 DRAWN_LOOP_LIMITS = (4096, 512, 64, 8, 1)
-"""The same limits for drawn values: the upper ends of the ranges from which values are drawn."""
+"""Upper ends of the ranges from which the values of such scalars are drawn; used in the same way.
+"""
 MOST_LANES = 32
 """Value of a scalar that splits a work-group: the size of the smallest usual 1-D group. It is a
 power of two, so it divides a group into equal parts."""
