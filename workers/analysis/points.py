@@ -37,7 +37,7 @@ _GROUPED_SPANS = {
     "mixed": {1: 320, 2: 32, 3: 16},
     "held-out": {1: 640, 2: 80, 3: 40},
 }
-"""The longest side for kernels with several local sizes; at least 3 work-groups are allowed."""
+"""Longest side for kernels that get several local sizes; at least 3 work-groups are allowed."""
 _GROUPS = {
     "below": {1: (1, 8), 2: (1, 4), 3: (1, 3)},
     "above": {1: (6, 16), 2: (3, 6), 3: (2, 4)},

@@ -324,7 +324,7 @@ class DevicePipeline:
         for state in (built := self._compilers.take_finished()):
             state.trace.built_s = time.monotonic()
         self._built += built
-        # If all configs of a task would access memory not their own, the task is not built.
+        # If all configs of a task would leave their own memory, the task is not built.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)
         ready = [state for state in self._built if state.is_complete or not state.awaits_ranges]
         self._built = [state for state in self._built if state not in ready]

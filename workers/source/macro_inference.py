@@ -247,7 +247,7 @@ class _Search:
         return macros, errors
 
     def _needed(self, num_errors: int, macros: Macros) -> Macros:
-        """Drop each definition without which at most ``num_errors`` errors remain."""
+        """Drop every definition that can go while at most ``num_errors`` errors remain."""
         with suppress(_SpentError):
             for name in sorted(macros):
                 fewer = {k: v for k, v in macros.items() if k != name}
