@@ -277,7 +277,7 @@ class Probing:
         mode: ContentMode = DEFAULT_MODE,
         limits: Sequence[Mapping[int, int]] = (),
     ) -> tuple[ProbeRecord | None, ...]:
-        """Launch at ``points``; ``limits`` has, for each point, limits of some buffers' values."""
+        """Launch at ``points``; ``limits``: for each point, limits of values in some buffers."""
         launches = [
             ProbeLaunch(
                 global_size=point.global_size,

@@ -90,8 +90,8 @@ class Child:
         """Whether a SIGKILL that we did not send ended the child (sent by a user, or by Linux).
 
         Linux sends one if memory runs out. A crash ends with another signal. A child that closes
-        its channel but does not end, after damage to its memory or an exception, is killed by us.
-        Valid after ``kill`` or ``close``.
+        its channel but does not end (its memory may be damaged) is killed by this process. Valid
+        after ``kill`` or ``close``.
         """
         by_sigkill = self._process.returncode == -signal.SIGKILL
         return by_sigkill and self._was_ending and not self._complaint
