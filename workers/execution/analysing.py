@@ -123,7 +123,5 @@ def analysis_device(ref: DeviceRef, how: str) -> DeviceRef:
     """
     if how == "same" or not ref.selector.startswith("cuda"):
         return ref
-    found = choose(
-        "cpu", tell=lambda line: _logger.warning("to find a device for the analysis: %s", line)
-    )
+    found = choose("cpu", tell=lambda line: _logger.warning("device for the analysis: %s", line))
     return ref if isinstance(found, NoDevice) else found

@@ -99,8 +99,9 @@ class HelperDevices:
         analysis = self._analysis.result()
         if analysis != self._ref:
             return analysis  # a CPU device, because it is not the timed one
-        tell = "to find a device for virtual launches: %s"
-        found = choose("cpu", tell=lambda line: _logger.warning(tell, line))
+        found = choose(
+            "cpu", tell=lambda line: _logger.warning("device for virtual launches: %s", line)
+        )
         if isinstance(found, NoDevice):
             _logger.warning("%s: %s", self.missing_without(), NO_CPU_DEVICE)
             return NO_CPU_DEVICE
