@@ -1,7 +1,8 @@
 """Run the probes of one kernel and record their observations as numbers.
 
-Owns the order of probing: the designed points; smaller points if loops run too long; a few points
-again with other buffer contents; and the challenges. ``judging.py`` draws the conclusions.
+A point is the sizes of one probe (``points.py``). Owns the order of probing: the designed points;
+smaller points if loops run too long; a few points again with other buffer contents; and the
+challenges. ``judging.py`` draws the conclusions.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ assumed to access this address."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCounts:
-    """The counts of one unit.
+    """The counts of one unit, which is a warp or a work-group (``units.py``).
 
     ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
     (warps, sites, iterations); a site is an access in the source, and an entry belongs to one

@@ -68,7 +68,7 @@ class KernelBudget:
 
 
 class VirtualLaunch:
-    """One launch config and the units of it that have run.
+    """One launch config and its units (warps or work-groups, ``units.py``) that have run.
 
     Args:
         loaded: the kernel, prepared with the config's arguments.

@@ -2,8 +2,8 @@
 
 A call of a function that the file defines gets ``CONTEXT`` (the work-item's record of its accesses)
 as its first argument. A call of a built-in function gets real addresses in place of pointers.
-``builtins.py`` has the stand-ins for built-in functions; ``walk.py`` walks the code and finds the
-calls.
+``builtins.py`` has stand-ins, which replace some built-in functions; ``walk.py`` walks the code and
+finds the calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Walk a function so that each memory access and each loop iteration calls a hook.
 
-Decides which libclang cursors are accesses, addresses and loops. ``rewriter.py`` and ``calls.py``
-rewrite these cursors; ``instrument.py`` makes the whole file.
+Hooks are functions of ``hooks.cl`` that record accesses and count iterations. Decides which
+libclang cursors are accesses, addresses and loops. ``rewriter.py`` and ``calls.py`` rewrite these
+cursors; ``instrument.py`` makes the whole file.
 """
 
 from __future__ import annotations
