@@ -2,7 +2,7 @@
 
 Follows counts through helper functions in both directions: a helper that counts bits may return the
 count or store it through a pointer, and a helper may get a count as an argument. ``facts.py``
-decides which of these counts depend on sizes. Follows one assignment to a variable, as it does.
+decides which of these counts depend on sizes. A variable is followed through one assignment only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POINTING = frozenset({TypeClass.ARRAY, TypeClass.POINTER})
 
 
 class BitCounts:
-    """The counts of bits in the functions that a kernel reaches.
+    """Finds the counts of bits in the functions that a kernel reaches.
 
     Args:
         source: the parsed file.

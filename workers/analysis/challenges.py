@@ -1,9 +1,9 @@
 """Choose sizes at which a fitted form must prove itself: unusual values, and the sizes of plans.
 
-A design (``points.py``) covers both sides of every known guard. Challenges look for guards that are
-not known: a helper that tests a scalar for 7, a division that gives 0 for all small ids, a guard
-whose bound lies between two sides of the NDRange. No form is fitted to challenges; they only refute
-forms. Pure and seeded.
+The designed probes (``points.py``) lie on both sides of every known guard. Challenges look for
+guards that are not known: a helper that tests a scalar for 7, a division that gives 0 for all small
+ids, a guard whose bound lies between two sides of the NDRange. No form is fitted to challenges;
+they only refute forms. Pure and seeded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from workers.plan.ndranges import local_shapes
 from workers.plan.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
 
 LARGEST_SIDE = 2**17
-"""Maximum work-items of a probe in one dimension. Probes miss a division of ids by more."""
+"""Maximum work-items of a probe in one dimension. So probes miss a division of ids by a larger
+number."""
 
 _USUAL_VALUES = (
     1,
@@ -60,12 +61,12 @@ _LARGER_LOCAL: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((64, 4), (8, 32), (128, 2)),
     3: ((32, 4, 2), (8, 8, 8)),
 }
-"""Local sizes of plans that designs do not use. They are few, because some devices compile a kernel
-anew for each local size."""
+"""Local sizes of plans that the designed probes do not use. They are few, because some devices
+compile a kernel anew for each local size."""
 _LOCAL_STEP = 32
 _MOST_LOCAL_TESTED = 3
 _MOST_FLAT = 2
-"""An NDRange has at most ``_MOST_FLAT * LARGEST_SIDE`` work-items in all."""
+"""Maximum work-items of an NDRange, in multiples of ``LARGEST_SIDE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How probes set buffers and floating-point scalars; no mode changes what sizes alone decide."""
+"""The content modes: with which values probes fill buffers and floating-point scalars."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER_CONTENTS = (
     ContentMode(seed=3, limit=2, spread=0.01),
     ContentMode(seed=4, limit=-16, spread=-1.0),
 )
-"""Modes with zeros, other values, larger values, mostly ones, and negative values. They change
-nothing if sizes alone decide the accesses."""
+"""Modes with zeros, other values, larger values, mostly ones, and negative values. If sizes alone
+decide a kernel's accesses, no mode changes the accesses."""
 OTHER_FLOATS = (ContentMode(floats=2.5), ContentMode(floats=-2.5))
 """Modes that give the floating-point scalars other values than 1.0."""

@@ -58,7 +58,7 @@ _SMALLEST_THRESHOLD = 5
 """Smaller constants are no thresholds, because no probe has a size below this number."""
 _SIZES = Source.SCALAR | Source.NDRANGE
 _MOST_ASSIGNMENTS = 5
-"""Assignments through which a variable is followed back to a size."""
+"""Maximum number of assignments through which a variable is followed back to a size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ def _constants(
             if not operands:
                 continue
             others = [one for one in operands if values.value(one).constant is None]
-            # The flow does not follow what a helper stores, so a count of a helper may be of a size.
+            # What a helper stores is not followed, so a helper may have counted the bits of a size.
             if any(flow.reaches(one) or counts.is_given(one) for one in others):
                 found |= {one for operand in operands for one in _constants_in(operand, values)}
                 found |= _scales_of(node, values)
@@ -270,7 +270,7 @@ class _SizeFlow:
         self._assigned: dict[str, tuple[bool, frozenset[str]]] = {}
 
     def reaches(self, node: Node) -> bool:
-        """Whether an expression depends on one, through a few assignments."""
+        """Whether an expression depends on a size or a parameter, through a few assignments."""
         if self._values.value(node).sources & _SIZES:
             return True
         keys = _referenced(node)

@@ -24,7 +24,8 @@ _MOST_GROUPS, _MOST_POOLED = 72, 36
 _LOOSEST = 64
 """Largest factor by which a bound may exceed the extent of any probe; a looser bound is useless."""
 _LARGEST_BOUND = 2**36
-"""Elements. A larger extent at a probe's small sizes comes from a faulty kernel."""
+"""Maximum extent in elements. A larger one, at a probe's small sizes, comes from a faulty kernel.
+"""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -52,7 +53,7 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """``min(form, cap)`` is the extent of every probe (``is_exact``), or an upper bound of it."""
+    """A fit: ``min(form, cap)`` is the extent of each probe (``is_exact``), or an upper bound."""
 
     form: Fit
     cap: Fit | None
@@ -137,7 +138,7 @@ class _Search:
                 return Explained(form=one, cap=None, is_exact=True)
             self._candidates.append(one)
             if self._meets(one.values(self._seen.rows), but=self._seen.challenges):
-                return None  # only challenges differ from it, so they refute it
+                return None  # all other probes match, so challenges refute the form
         for one in tuple(self._candidates):
             rest = self._unexplained(one)
             other = self._fitted(rest) if rest is not None else None
@@ -252,7 +253,7 @@ class _Search:
         return fit(self._seen.rows[chosen], self._seen.extents[chosen], self._active, self._basis)
 
     def _unexplained(self, one: Fit) -> Mask | None:
-        """Return the probes with extents below ``one``; None if ``one`` is below an extent."""
+        """Return the probes whose extent is below the form ``one``; None if any is above it."""
         values = np.maximum(one.values(self._seen.rows), 0)
         extents = self._seen.extents
         if (extents > values).any():

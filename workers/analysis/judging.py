@@ -56,7 +56,7 @@ class Judge:
         self._varies_by_device = is_varying
         self._has_untried_indices = False
         self.may_be_idle = False
-        """Whether a virtual launch with the usual inputs is worthwhile; set by ``analysis()``."""
+        """Whether other inputs than the usual ones are worth a try; set by ``analysis()``."""
         self._float_modes = OTHER_FLOATS if probing.float_scalars(DEFAULT_MODE) else ()
         self._pointers = pointers
         self._instrumented = instrumented

@@ -111,7 +111,8 @@ class _LoadedProbe:
         self._buffers: dict[int, cl.Buffer] = {}
         self._filled: dict[int, object] = {}
         self._masters: dict[int, tuple[cl.Buffer, npt.NDArray[np.uint8]]] = {}
-        """Copies of contents on the device, by the identity of the contents, which live as long."""
+        """Copies of contents on the device, by the ``id()`` of the contents, which are kept as
+        long."""
         for argument in self._arguments:
             self._place(argument)
 
@@ -184,7 +185,7 @@ class _LoadedProbe:
             self._filled[argument.position] = wanted
 
     def _copy(self, data: npt.NDArray[np.uint8], buffer: cl.Buffer) -> None:
-        """Copy contents to a buffer, from a buffer: a copy from host memory costs six times as much.
+        """Copy contents to a buffer from a buffer; a copy from host memory takes six times as long.
 
         The copies of contents stay until the kernel is released. Their number is limited.
         """

@@ -20,7 +20,7 @@ Overflows = Callable[[Sequence[Shape]], Sequence[bool]]
 
 
 def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> tuple[Shape, ...]:
-    """Return the smallest local sizes of plans that overflow; none of them contains another.
+    """Return the smallest local sizes at which an array overflows; larger ones overflow, too.
 
     The result is empty if no local size overflows. It is also empty if a work-group of a single
     work-item already overflows, because then the local size is not the cause.

@@ -23,7 +23,8 @@ from workers.device.interface import (
 )
 
 _MAX_TURNS = 2**21
-"""Loop iterations of a launch after which its loops are cut off, so its ranges are incomplete."""
+"""Maximum loop iterations of a launch. Then its loops are cut off, so its access ranges are
+incomplete."""
 
 
 def planned_access_ranges(

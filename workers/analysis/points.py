@@ -28,15 +28,16 @@ _SPANS = {
     "mixed": {1: (8, 160), 2: (3, 40), 3: (2, 15)},
     "held-out": {1: (160, 240), 2: (56, 80), 3: (32, 36)},
 }
-"""Sides of NDRanges below their scalars, above them, or either. Held-out sides are at least 4 times
-the longest side of "below"."""
+"""Shortest and longest side of an NDRange, by tier and number of dimensions. In the tier "below"
+the sides are below the scalars, in "above" they are above them, in "mixed" either. Held-out sides
+are at least 4 times the longest side of "below"."""
 _GROUPED_SPANS = {
     "below": {1: 160, 2: 20, 3: 12},
     "above": {1: 320, 2: 32, 3: 16},
     "mixed": {1: 320, 2: 32, 3: 16},
     "held-out": {1: 640, 2: 80, 3: 40},
 }
-"""The longest side for kernels with several local sizes; at least 3 work-groups are allowed."""
+"""Longest side for kernels that get several local sizes; at least 3 work-groups are allowed."""
 _GROUPS = {
     "below": {1: (1, 8), 2: (1, 4), 3: (1, 3)},
     "above": {1: (6, 16), 2: (3, 6), 3: (2, 4)},
@@ -46,7 +47,8 @@ _GROUPS = {
 """Work-groups in each dimension, for a kernel that requires one local size."""
 _FEWEST_GROUPS = {"below": 1, "above": 2, "mixed": 1, "held-out": 5}
 _SHORT, _NEAR, _LONG = (0.06, 0.75), (1.3, 3.0), (9.0, 18.0)
-"""Scalars as multiples of the shortest or longest side. ``4 * id + 3 < n`` needs the long ones."""
+"""Ranges of scalars: as multiples of the shortest side (``_SHORT``), or of the longest side. A
+guard such as ``4 * id + 3 < n`` needs ``_LONG``."""
 _FLAG_SHARE = 0.6
 _TINY = 4
 _FEWEST_SHAPES = 3
@@ -69,7 +71,7 @@ class Point:
 
     @property
     def work(self) -> int:
-        """About the number of loop iterations; points are tried in the order of this number."""
+        """Estimated number of loop iterations; points are tried in the order of this number."""
         return math.prod(self.global_size) * (1 + max(self.scalars.values(), default=0))
 
     @property
@@ -127,7 +129,7 @@ def local_sizes(
 
 
 def is_safe(shape: tuple[int, ...], overflowing: Sequence[tuple[int, ...]]) -> bool:
-    """Whether no overflowing local size fits into this local size in all dimensions."""
+    """Whether this local size is below each overflowing local size in at least one dimension."""
     return not any(
         all(side >= least for side, least in zip(shape, one, strict=True)) for one in overflowing
     )
@@ -176,7 +178,7 @@ def _points(design: Design) -> Iterator[Point]:
 
 
 def _counts(design: Design) -> dict[str, int]:
-    """Return the number of points for each tier; it grows with the number of sizes."""
+    """Return the number of points for each tier; more sizes get more points."""
     num_sizes = design.dims * (2 if len(design.local_sizes) > 1 else 1) + len(design.largest)
     counts = {"below": 14 + 4 * num_sizes, "above": 10 + 3 * num_sizes, "mixed": 10}
     if design.largest:
@@ -209,7 +211,7 @@ def drawn_point(design: Design, draws: random.Random, tier: str, number: int) ->
         if tier == "mixed":
             is_below = draws.random() < 0.5
         elif tier == "held-out":
-            is_below = number % 3 < 2  # few large scalars, whose long loops would be cut off
+            is_below = number % 3 < 2  # few large scalars: their long loops would be cut off
         share = _SHORT if is_below else _NEAR if tier in {"near", "mixed", "held-out"} else _LONG
         value = round((shortest if is_below else longest) * draws.uniform(*share))
         value += 0 if is_below else draws.randrange(3, 12)

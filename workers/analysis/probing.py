@@ -1,7 +1,8 @@
 """Run the probes of one kernel and record their observations as numbers.
 
-Owns the order of probing: the designed points; smaller points if loops run too long; a few points
-again with other buffer contents; and the challenges. ``judging.py`` draws the conclusions.
+A point is the sizes of one probe (``points.py``). Owns the order of probing: the designed points;
+smaller points if loops run too long; a few points again with other buffer contents; and the
+challenges. ``judging.py`` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ HEAVY_TURNS = 2**18
 """If a point makes more loop iterations than this, heavier points are left out. Loops with barriers
 cannot be cut off, so such points could take very long."""
 _FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
-"""Iterations after which the loops of a probe are cut off: of a probe that forms are fitted to, and
-of a held-out probe, which is larger."""
+"""Iterations after which the loops of a probe are cut off. The first number is for probes that
+forms are fitted to, the second for held-out probes, which are larger."""
 _MOST_TURNS = {"held-out": _HELD_OUT_TURNS, "planned": _HELD_OUT_TURNS}
 _CHUNK = 16
 _LARGEST_CHUNK = 2
@@ -258,7 +259,7 @@ class Probing:
         mode: ContentMode = DEFAULT_MODE,
         limits: Sequence[Mapping[int, int]] = (),
     ) -> tuple[ProbeRecord | None, ...]:
-        """Launch at ``points``; ``limits`` has, for each point, limits of some buffers' values."""
+        """Launch at ``points``; ``limits``: for each point, limits of values in some buffers."""
         launches = [
             ProbeLaunch(
                 global_size=point.global_size,

@@ -48,7 +48,7 @@ def rehearsed(analysis: Analysis, probing: Probing, pointers: Sequence[Argument]
 def _left_behind(
     analysis: Analysis, probing: Probing, pointers: Sequence[Argument]
 ) -> frozenset[int]:
-    """Return the buffers beyond whose planned end the launches access memory."""
+    """Return the buffers that the launches access beyond the planned end."""
     planned = AnalysedBuffers(
         signature=probing.signature, analysis=analysis, max_launch_bytes=_MAX_LAUNCH_BYTES
     )

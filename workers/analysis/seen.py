@@ -1,4 +1,4 @@
-"""The probes that count, and selections of these probes."""
+"""The probes from which conclusions are drawn, and selections of these probes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIGHT_TURNS = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The probes that count, with their points; the two shares refer to all probes."""
+    """Probes without cut-off loops and array overflows; the shares of these refer to all probes."""
 
     points: tuple[Point, ...]
     records: tuple[ProbeRecord, ...]

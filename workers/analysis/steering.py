@@ -33,7 +33,7 @@ _FLOATS = frozenset({"half", "float", "double"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steering:
-    """``by_target``: the buffers of indices into each buffer; ``roles``: roles of index buffers."""
+    """The index buffers; ``by_target``: for each buffer, the buffers that hold indices into it."""
 
     by_target: Mapping[int, frozenset[int]]
     roles: tuple[IndexRole, ...]
@@ -46,7 +46,7 @@ def find_roles(
     steered: frozenset[int],
     neighbour_pairs: Sequence[int],
 ) -> Steering:
-    """Find the integer buffers whose values are indices into ``steered`` buffers, and their roles.
+    """Find the integer buffers that hold indices into ``steered`` buffers, and their roles.
 
     Args:
         probing: runs the launches of the kernel.
@@ -137,7 +137,7 @@ def _targets(
     sources: Sequence[Argument],
     reached: frozenset[int],
 ) -> tuple[IndexTarget, ...]:
-    """Return the reach into ``reached`` buffers as a form of the limit that all ``sources`` get."""
+    """Return the reach into each ``reached`` buffer as a form of the limit of all ``sources``."""
     draws = random.Random(sources[0].position)  # noqa: S311  (no secret)
     chosen = [points[draws.randrange(len(points))] for _ in range(_FITTED_POINTS)]
     limits = [draws.randint(*_LIMITS) for _ in chosen]

@@ -1,4 +1,4 @@
-"""The analysis of a kernel about which nothing is known.
+"""The analysis of a kernel for which nothing could be found out.
 
 Imports little, because the parent of the children imports this module.
 """
@@ -13,7 +13,7 @@ from llmperf_common.records import Kernel
 def unknown_analysis(kernel: Kernel, why: str) -> Analysis:
     """Return an analysis without forms; ``why`` is the failure and the reason of each extent.
 
-    Paths of this host in ``why`` are shortened, because datasets and analysed corpora are published.
+    Paths of this host in ``why`` are shortened, because datasets and corpora are published.
     """
     assert kernel.signature is not None, "a kernel without signature is not analysed"
     why = without_host_paths(why)

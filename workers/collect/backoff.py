@@ -1,7 +1,7 @@
 """The backoff for a ledger that could not be reached.
 
-Owns the waiting times and the warnings. Each wait is twice as long as the one before, so that a thousand workers do
-not all call a server at once when it answers again.
+Owns the waiting times and the warnings. Each wait is twice as long as the one before, so that a
+thousand workers do not all call a server at once when it answers again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Backoff:
-    """Counts failures in a row; pure.
+    """Counts failures in a row and says how long to wait; the caller gives the time.
 
     >>> backoff = Backoff()
     >>> [backoff.failed(now_s=10.0) for _ in range(3)]
@@ -47,7 +47,7 @@ class Backoff:
         return wait_s
 
     def note(self, error: LedgerAwayError, *, now_s: float, limit_s: float) -> None:
-        """Note one more failure in a warning; raise it if the outage is longer than ``limit_s``."""
+        """Count a failure and log ``error``; raise ``error`` if the outage exceeds ``limit_s``."""
         if self.outage_s(now_s=now_s) > limit_s:
             raise error
         _logger.warning("%s; asking again in %g s", error, self.failed(now_s=now_s))

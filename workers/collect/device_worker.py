@@ -131,7 +131,7 @@ class DeviceWorker:
 
     @property
     def worker_id(self) -> str:
-        """``host/pid``, as in the rows."""
+        """The worker's name ``host/pid``, as in the rows of the dataset."""
         return process_name(self._holder)
 
     def open(self) -> Device:
@@ -220,7 +220,8 @@ class DeviceWorker:
                 self._pipeline.use(plan, device, note=log.note, monitor=monitor)
                 own = kept / (run.run_id or plan.plan_hash) / device.device_id
                 pairs = KeptPairs(own, plan_hash=plan.plan_hash)
-                put_back = pairs.put_back(fs)  # first, because a rebuilt ledger may adopt them
+                # Before the ledger opens, because a rebuilt ledger may adopt the pairs.
+                put_back = pairs.put_back(fs)
                 loop = _make_loop(
                     fs=fs,
                     ledger_location=ledger_location,
@@ -302,7 +303,7 @@ def _builds_again(fs: Filesystem, plan: Plan, pipeline: DevicePipeline, device_c
 
 @contextlib.contextmanager
 def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> Iterator[None]:
-    """Put the end of the run into the last report."""
+    """Put the reason why the run ended into its last heartbeat."""
     try:
         yield
     except BaseException as error:
@@ -317,7 +318,7 @@ def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> I
 def _drive(
     loop: CollectLoop, control: Control, config: CollectConfig, tally: Tally, started_s: float
 ) -> None:
-    """Step the loop until it is over; tell it the reasons to stop early."""
+    """Run the loop until it is over; ask it to stop after an interrupt or at a limit."""
     limits = config.limits
     aborted = False
     control.is_collecting = True
@@ -344,7 +345,8 @@ def _tidy(fs: Filesystem, loop: CollectLoop, num_tasks: int) -> None:
     for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` also hold the lock for a moment
         with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
             if alone:
-                # Other hosts may not see the lock. So nothing is swept while they hold leases.
+                # The lock may not exclude collectors of other hosts. So nothing is swept while any
+                # lease is held.
                 is_published = loop.finish() and loop.num_leased() == 0
                 if is_published:
                     recorded = loop.recorded()
@@ -365,8 +367,8 @@ def _check_complete(fs: Filesystem, num_tasks: int) -> None:
             f"{fs.describe()} holds {num_found:,} tasks, but its ledger has counted all "
             f"{num_tasks:,} as finished: committed files have vanished, or collectors of another "
             "folder, such as a copy of this one, use the same ledger (then give each folder a "
-            "ledger of its own, such as another Redis database). What this folder holds is right: "
-            "run the same command again"
+            "ledger of its own, such as another Redis database). The results in this folder are "
+            "valid: run the same command again"
         )
 
 

@@ -40,7 +40,7 @@ class EventLogHandler(logging.Handler):
         tasks_in_hand: Callable[[], Sequence[str]] = list,
         told: Callable[[str], None] = lambda _message: None,
     ) -> Iterator[None]:
-        """Write into ``log`` for the length of a ``with``.
+        """Write records into ``log`` while a ``with`` block runs.
 
         Args:
             log: the event log.
@@ -96,7 +96,7 @@ class EventLogHandler(logging.Handler):
 
 @contextlib.contextmanager
 def logging_taken() -> Iterator[EventLogHandler]:
-    """Receive this process's log records for the length of a ``with``; stderr still shows them."""
+    """Receive this process's log records while a ``with`` block runs; stderr still shows them."""
     handler = EventLogHandler()
     root = logging.getLogger()
     root.addHandler(handler)

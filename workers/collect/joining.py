@@ -42,7 +42,7 @@ from workers.plan.task_index import TaskIndex
 def join_plan(
     fs: Filesystem, corpus: Corpus, config: CollectConfig, found: Sequence[Device]
 ) -> Plan:
-    """Return the run's plan: a task for each kernel on each device class. Create a missing run.
+    """Return the run's plan (a task for each kernel and device class); create the run if needed.
 
     If ``run.json`` lists all device classes of ``found``, the plan takes their facts from there,
     because the memory size that a driver reports changes between two starts, but a plan must not
@@ -72,7 +72,7 @@ def join_plan(
             create_or_join_run(fs, _run_record(plan, config))
         except ForeignRunError:
             if recorded is None and read_run(fs) is not None:
-                continue  # another collector has just created it: join with its facts
+                continue  # another collector has just created run.json: join its run
             raise
         return plan
 
@@ -102,7 +102,7 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
 
 
 def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
-    """Pin the dataset's folder and plan, so that from here on neither is created again."""
+    """Check that the folder belongs to ``plan``; from now on, a lost folder is not made again."""
     fs.pin(RUN_FILE)
     run = read_run(fs)
     if run is None or run.plan_hash != plan.plan_hash:
@@ -116,7 +116,7 @@ def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
 def device_of_run(
     fs: Filesystem, found: Device, plan: Plan, pipeline: DevicePipeline
 ) -> tuple[Device, ShardEntry]:
-    """Return the device as the dataset records it; the first time, measure its peaks."""
+    """Return the device as the dataset records it; the first collector measures its peaks."""
     name = f"devices/{found.device_id}.parquet"
     try:
         data = fs.read_bytes(name)
@@ -126,13 +126,15 @@ def device_of_run(
         data = fs.read_bytes(name)  # the record of the first collector counts, also for others
     table, footer = decode(data, name)
     if footer.plan_hash != plan.plan_hash:
-        raise ShardError(f"{fs.describe(name)} belongs to another plan")
+        raise ShardError(
+            f"{fs.describe(name)} belongs to another plan: choose an empty or new folder for --out"
+        )
     device = device_from_table(table)
     return device, ShardEntry.of(name, data, rows=1, tasks=0)
 
 
 def with_limits(device: Device) -> Device:
-    """Return the device with NVML's fields filled in; unchanged if NVML does not know it."""
+    """Return the device with the fields that come from NVML; unchanged if NVML lacks the device."""
     gpu = open_gpu_of(device)
     if gpu is None or isinstance(gpu, NvmlAbsent):
         return device

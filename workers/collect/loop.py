@@ -41,7 +41,7 @@ _CLAIM_SHARE = 8
 """The loop claims when an eighth of the executor's capacity is free. When each task was claimed on
 its own, claims took most of an actor's ledger time."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
-"""Seconds between two attempts to claim tasks that others hold: a holder may have died."""
+"""Seconds between two attempts to claim tasks that other collectors hold, because they may die."""
 
 
 class CollectLoop:
@@ -174,7 +174,7 @@ class CollectLoop:
         while not self._outbox.is_empty:
             self._await_ledger()
             if not self._guarded(lambda: self._commit(wait=True)) and self._is_aborted:
-                return False  # a rebuild adopts the shards, or the tasks are done again
+                return False  # a rebuilt ledger adopts the shards or leases the tasks again
         # If another collector has rebuilt a lost ledger, the new ledger may hold commits that a
         # dead worker has not published; a sweep would remove the shards of these commits.
         while not self._guarded(self.publish_all):
@@ -209,13 +209,13 @@ class CollectLoop:
         return isinstance(answers[0], Committed) if answers else None
 
     def recorded(self) -> frozenset[str] | None:
-        """Return the names of all recorded shards, which a sweep must keep; None without answer."""
+        """Return the names of all recorded shards, for a sweep; None if the ledger is away."""
         found: list[str] = []
         is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
         return frozenset(found) if is_there else None
 
     def close(self) -> None:
-        """Release all leases, if the ledger answers, and close it."""
+        """Release all leases if the ledger answers, and close the ledger."""
         if not self._is_attached:
             return  # the ledger is lost and closed, and so are its leases
         with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
@@ -236,14 +236,14 @@ class CollectLoop:
                 self._attach_again()
             was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            if not was_left_alone:  # in a backoff the action asks nothing, so it proves nothing
+            if not was_left_alone:  # during a backoff the action does not ask the ledger
                 self._backoff.succeeded()
             return True
         except LedgerAwayError as error:
             self._note_outage(error)
             return False
         except LedgerLostError as error:
-            self._fs.check_place()  # raises before anything is dropped if the folder is lost, too
+            self._fs.check_place()  # if the folder is lost, too, raise before dropping work
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
             self.losses.note(self._ledger.epoch, str(error), [x.lease.task for x in self.in_hand])
@@ -276,7 +276,7 @@ class CollectLoop:
     def _step(self, timeout_s: float) -> None:
         if self._backoff.is_waiting(now_s=self._clock_s()):
             if self._stop is not None:
-                self._executor.abandon_waiting()  # their leases end by themselves
+                self._executor.abandon_waiting()  # the ledger is away, so their leases must expire
             self._take_results(timeout_s)
             if self._outbox.is_due(more_to_come=bool(self._executor.leases())):
                 self._outbox.begin_writing(self._ledger.epoch)
@@ -303,7 +303,7 @@ class CollectLoop:
             self._observer.finished(item.lease, item.result)
 
     def _settle_doubtful(self) -> None:
-        """Decide about doubtful tasks once no other task can show whether kernels build here."""
+        """Decide about tasks that failed to build, once no other task can show if builds work."""
         is_last = not self._executor.leases() and (
             self._stop is not None or self._clock_s() < self._claim_after_s
         )

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from llmperf_common.store.files.filesystem import StoreError
 
 _MOST_IN_A_ROW = 5
-"""Losses of one epoch's ledger without a commit in between. Attaching again has then opened the
-same ledger each time, and will not mend it."""
+"""Number of losses of one epoch's ledger without a commit in between. By then, each new attempt has
+opened the same ledger, so a further attempt will not mend it."""
 
 
 class Losses:

@@ -22,7 +22,7 @@ from workers.execution.executor import FinishedTask
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """The tasks of one commit; ``writing`` is None before writing begins and after it failed."""
+    """The tasks of one commit; ``writing`` is None before writing begins and after a failure."""
 
     stem: str
     items: tuple[FinishedTask, ...]
@@ -134,7 +134,7 @@ class Outbox:
         return batch
 
     def write_again(self) -> None:
-        """Let the next call write the shards of the batch in hand again: they have vanished."""
+        """Let the next call write the shards of the batch again, because they have vanished."""
         assert self._batch is not None, "something was written"
         self._batch.writing = None
 

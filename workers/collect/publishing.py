@@ -51,13 +51,14 @@ class Publisher:
         self._clock_s = clock_s
         self._published = published
         self.device_shards: Sequence[ShardEntry] = ()
-        """The device of this worker, once it has committed samples. Each version lists it: the
-        ledger calls it published even if the only manifest that listed it was lost."""
+        """The shard of this worker's device, once the worker has committed samples. Each version
+        lists this shard: the ledger counts it as published even if the only manifest that listed it
+        was lost."""
         self._due_s = 0.0
         self._took_s = 0.0
         self._names = CheckedNames()
         self._ledger: Ledger | None = None
-        """The ledger whose shards were compared with the manifests as a whole."""
+        """The ledger whose complete list of shards was compared with the manifests."""
         self._last: Manifest | None = None
         """The last manifest that this worker has published. The ledger had recorded all its shards.
         While the manifest is kept here and the ledger is not rolled back, its segments are neither
@@ -124,8 +125,9 @@ class Publisher:
         if last is not None and not lists_all_of(base, last):
             lost = not_listed(ledger.shards(), base)  # a removed manifest had listed them
         self._check_present(lost)
-        # Last, and for all shards of the next version: from here on it does not matter what becomes
-        # of the ledger. In one state it has bound each task to one of these shards.
+        # This check comes last and covers all shards of the next version: if it passes, the ledger
+        # has bound each task to exactly one of these shards, and a later loss of the ledger does no
+        # harm.
         unknown = self._names.unknown(ledger, base, [*entries, *lost], checked=last)
         if unknown:
             raise LedgerLostError(

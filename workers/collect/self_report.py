@@ -148,7 +148,8 @@ class SelfReport(SilentObserver):
     def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
         """The ledger did not accept a shard."""
         self.last_error = (
-            f"shard {stem} refused: {len(stale_tasks)} of its tasks had gone to another worker"
+            f"the ledger refused shard {stem}: another worker had leased "
+            f"{len(stale_tasks)} of its tasks"
         )
 
     def lost(self, tasks: Sequence[int], why: str) -> None:

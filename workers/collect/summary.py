@@ -157,7 +157,7 @@ def _finished(dataset: Dataset) -> npt.NDArray[np.uint64]:
 def _count_rows(
     dataset: Dataset, tasks: Sequence[str]
 ) -> tuple[dict[str, int], Counter[str], Noise]:
-    """Return the row counts by status, the row counts of each of ``tasks``, and the noise.
+    """Return the rows by status, the rows of each of ``tasks``, and the noise of the readings.
 
     The counts of ``tasks`` leave out rows without a launch config: a kernel that failed before its
     first launch config has one such row. Each shard is read only once, because the store may be far

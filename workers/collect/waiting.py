@@ -31,7 +31,7 @@ class WaitingNote:
         self._after_s = ttl_s
 
     def update(self, ledger: Ledger, tasks: range, *, is_waiting: bool) -> None:
-        """Take note of whether the collector has no task and gets none; warn if that is due."""
+        """Note whether the collector has no task and can claim none; warn if that is due."""
         if not is_waiting:
             self._since_s = None
             return
@@ -46,15 +46,15 @@ class WaitingNote:
         if not found:
             return
         texts = [
-            f"{one.holder} has {one.num_tasks:,}, for another {one.expires_in_s:.0f} s unless it "
-            "renews them"
+            f"{one.holder} holds {one.num_tasks:,} (the leases end in {one.expires_in_s:.0f} s "
+            "unless it renews them)"
             for one in found[:_MOST_SHOWN]
         ]
         if len(found) > _MOST_SHOWN:
-            texts.append(f"{len(found) - _MOST_SHOWN:,} more collectors have the others")
+            texts.append(f"{len(found) - _MOST_SHOWN:,} more collectors hold the others")
         _logger.warning(
-            "no task for %.0f s, because other collectors hold the last ones: %s; if one is dead, "
-            "this collector takes its tasks when its leases end",
+            "no task for %.0f s, because other collectors hold the last tasks: %s; if one of these "
+            "collectors is dead, this collector takes its tasks when its leases end",
             waited_s,
             "; ".join(texts),
         )

@@ -1,7 +1,8 @@
 """Streams that stop a compressed file from unpacking without end.
 
-Owns the decoders of gzip, bzip2 and xz and the limits of decompression: total bytes, ratio, number
-of small streams, length of a tar header, memory of the xz decoder. ``corpus/archives.py`` decides which files are read.
+Owns the decoders of gzip, bzip2 and xz, and the limits of decompression: total bytes, ratio, number
+of small streams, length of a tar header, memory of the xz decoder. ``archive_files.py`` decides
+which files are read.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ and a decompression bomb 1,000 or more."""
 RATIO_FREE_BYTES = 32 * 2**20
 """Unpacked bytes that are allowed at any ratio, for padding and a few empty files."""
 MAX_HEADER_BYTES = 2**20
-"""Bytes of the names and extended headers of one tar member; the reader holds them in memory."""
+"""Maximum bytes of the names and extended headers of one tar member; they are held in memory."""
 MAX_XZ_MEMORY_BYTES = 256 * 2**20
-"""Bytes of memory for one xz decoder. `xz -9` needs 65 MiB; a header may ask for 4 GiB."""
+"""Maximum bytes of memory for one xz decoder. `xz -9` needs 65 MiB; a header may ask for 4 GiB."""
 SMALL_STREAM_BYTES = 512
-"""Unpacked bytes below which a compressed stream is small. A tar header has as many."""
+"""A compressed stream is small if it unpacks to fewer bytes than this (a tar header's length)."""
 MAX_SMALL_STREAMS = 10_000
-"""Number of small streams. Each takes about 10 us and 14 bytes or more of the file, so 40 MB could
-take 20 s. Programs write one or two; bgzip ends a file with an empty one."""
+"""Maximum number of small streams in a file. Each takes about 10 µs and at least 14 bytes of the
+file, so a file of 40 MB could take 20 s. Programs write one or two; bgzip ends a file with an empty
+stream."""
 _READ_BYTES = 1 << 16
 
 
@@ -94,11 +96,11 @@ class TarBytes(BoundedStream):
         self._header_at: int | None = None
 
     def expect_header(self, position: int) -> None:
-        """Announce that the next header begins at ``position``; only content is read before it."""
+        """Note that the next header begins at ``position``; until there, only content is read."""
         self._header_at = position
 
     def expect_content(self) -> None:
-        """Announce that a member's content is read next."""
+        """Note that a member's content is read next."""
         self._header_at = None
 
     def read(self, size: int) -> bytes:
@@ -175,8 +177,8 @@ def _xz_decoder() -> lzma.LZMADecompressor:
 class PackedStream(io.RawIOBase):
     """A readable gzip, bzip2 or xz file; limits the number of its small streams.
 
-    Such a file may consist of several streams. The standard library reads streams of nothing one
-    after another without end, before a read returns anything.
+    Such a file may consist of several streams. The standard library reads any number of empty
+    streams before a read returns anything.
 
     Args:
         inner: the file, at its beginning.

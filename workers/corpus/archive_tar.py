@@ -20,7 +20,7 @@ from workers.corpus.archive_streams import (
 from workers.corpus.files import LINK, MAX_MEMBERS
 
 _TARFILE: Any = tarfile
-"""Untyped: the type stubs lack its header errors and its list of members."""
+"""``tarfile`` without types: its type stubs lack its header errors and its list of members."""
 _BAD_HEADERS = (_TARFILE.InvalidHeaderError, _TARFILE.TruncatedHeaderError)
 
 

@@ -21,8 +21,8 @@ from workers.corpus.archive_streams import BoundedStream, StreamLimitError, Unpa
 from workers.corpus.files import LINK, MAX_MEMBERS
 
 MAX_DIRECTORY_BYTES = 64 * 2**20
-"""Bytes of a zip's directory, which is read at once. 200,000 entries with long paths take half of
-this."""
+"""Maximum bytes of a zip's directory, which is read at once. 200,000 entries with long paths take
+half of this."""
 _ENTRY_MAGIC = b"PK\x01\x02"
 _LOCAL_HEADER_BYTES = 30
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
@@ -80,7 +80,7 @@ def _files(members: Iterable[zipfile.ZipInfo]) -> Iterator[zipfile.ZipInfo]:
 
 
 def _check_apart(archive: zipfile.ZipFile) -> None:
-    """Refuse entries that share bytes: they let a small archive unpack to any number of files."""
+    """Refuse entries that share bytes, because a small archive could hold any number of them."""
     places = sorted(
         (one.header_offset, one.header_offset + _LOCAL_HEADER_BYTES + one.compress_size)
         for one in archive.infolist()

@@ -21,8 +21,8 @@ ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz", ".zip",
 )  # fmt: skip
 MAX_HASHED_BYTES = 256 * 2**20
-"""Bytes of an oversized file that its hash covers. Reading all of a sparse file of 1 TiB would take
-an hour."""
+"""Maximum bytes of an oversized file that its hash covers. Reading all of a sparse file of 1 TiB
+would take an hour."""
 MAX_MEMBERS = 200_000
 """Maximum files of any kind in an archive or git tree. One with more files is an attack, or no
 corpus."""
@@ -111,7 +111,7 @@ def is_archive_name(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a path inside a source, or a folder on it, begins with a dot."""
+    """Whether the name of a file, or of a folder on its path inside a source, begins with a dot."""
     # PurePosixPath would take ten times as long, and hostile sources ask very often.
     return "." in name and any(
         part.startswith(".") and part not in (".", "..") for part in name.split("/")
@@ -166,7 +166,7 @@ def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> Sourc
 
 
 def header_text(raw: bytes) -> str | None:
-    """Return the text of a header; None if it is too long or not a text."""
+    """Return the text of a header; None if the header is too long or no text."""
     return _decode(raw)[0] if len(raw) <= MAX_INCLUDED_BYTES else None
 
 

@@ -112,7 +112,10 @@ def _contents(
         with blobs.open(entry) as read:
             file = read_source(read, path=entry.path, suite=suite)
         if not budget.take(held_bytes(file.text)):
-            raise CorpusError(f"{source} has more than {MAX_TEXT_BYTES} bytes of sources")
+            raise CorpusError(
+                f"{source} has more than {MAX_TEXT_BYTES} bytes of sources: check out the part "
+                "that you need into a folder, and name it"
+            )
         yield file
 
 

@@ -31,7 +31,8 @@ _OBJECT_PARTS = ("info", "pack", "info/alternates", "info/commit-graph", "pack/m
 _BORROWS = ("info/alternates", "info/http-alternates")
 _WORKTREE = re.compile(rb"^\s*worktree\s*=\s*([^\n\0]+)", re.IGNORECASE | re.MULTILINE)
 _INCLUDE = re.compile(rb"\[\s*include", re.IGNORECASE)
-"""Matches anywhere in a line: git accepts several sections on a line, and a leading BOM."""
+"""Matches the start of an include section anywhere in a line, because git accepts several sections
+on a line, and a leading BOM."""
 _CONFIGS = ("config", "config.worktree")
 _MAX_OBJECT_FILES = 2_000_000
 """Maximum number of files in a git object folder. A packed repository has a few hundred."""

@@ -22,8 +22,8 @@ _READ_BYTES = 1 << 16
 _MAX_ENTRY_BYTES = 1 << 20
 _MAX_LINK_BYTES = 1 << 13
 MAX_LISTING_S = 30
-"""Seconds of processor time to list the files of a commit. Linux' 80,000 files take less than a
-second; a tree of trees of 250 KB would take years and print nothing."""
+"""Maximum seconds of processor time to list the files of a commit. Linux' 80,000 files take less
+than a second; a tree of trees of 250 KB would take years and print nothing."""
 BASE_READING_S = 60
 _READING_S_PER_GIB = 60
 _READING_S_PER_FILE = 0.001
@@ -84,7 +84,10 @@ def entries(source: Path) -> Iterator[Entry]:
             facts, _, path = line.partition(b"\t")
             mode, _, object_id = facts.decode("ascii", "replace").split(" ", 2)
             if number >= MAX_MEMBERS:  # a tree of trees can unpack to billions
-                raise CorpusError(f"{source} has more than {MAX_MEMBERS} files at HEAD")
+                raise CorpusError(
+                    f"{source} has more than {MAX_MEMBERS} files at HEAD: check out the part that "
+                    "you need into a folder, and name it"
+                )
             yield Entry(
                 mode=mode, object_id=object_id, path=path.decode("utf-8", "surrogateescape")
             )

@@ -35,7 +35,7 @@ _STARTER = Path(__file__).with_name("git_start.py")
 
 
 class GitProcess:
-    """A git command on one repository; a context manager that ends it.
+    """A git command on one repository; a context manager that ends the command.
 
     Args:
         source: the git directory.

@@ -33,7 +33,7 @@ def main() -> None:
     if os.getppid() != parent_pid:
         os._exit(1)
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a message too many must not end git
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # too many messages must not end git
     _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES, hard_too=True)
     _limit(resource.RLIMIT_CORE, 0, hard_too=True)
     _limit(resource.RLIMIT_DATA, num_bytes, hard_too=True)

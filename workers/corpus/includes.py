@@ -23,7 +23,8 @@ from workers.corpus.files import (
 )
 
 MAX_TEXT_CHARS = 2**20
-"""Characters of a text with its headers; a longer text keeps its includes."""
+"""Maximum characters of a text with its headers; if the text would be longer, it keeps its
+includes."""
 MAX_EXPANDED_BYTES = 512 * 2**20
 """Bytes of memory for the headers put into all files of one source. Without this limit, a small
 archive could include one large header very often."""
@@ -147,7 +148,7 @@ class _Headers:
         return known
 
     def directives(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the directives: first on a line that does not continue another."""
+        """Yield the directives: those that begin a line, if it does not continue another line."""
         done = 0
         while True:
             found = _DIRECTIVE.match(text, done)
@@ -177,7 +178,7 @@ def _expanded(file: SourceFile, headers: _Headers) -> SourceFile:
         if text == file.text or headers.memory.take(held_bytes(text)):
             return replace(file, text=text)
     except _TooLongError:
-        headers.memory.take(MAX_TEXT_CHARS)  # the text is not held, but it took time to make
+        headers.memory.take(MAX_TEXT_CHARS)  # counts the time that this text took
         return file
     except _BudgetSpentError:
         pass
@@ -201,11 +202,13 @@ class _Expansion:
         self._pieces: list[str] = []
         self._num_chars = self._num_includes = 0
         self._guards: dict[str, tuple[str, list[int]]] = {}
-        """For each inserted header with ``#pragma once``: its guard, and the guard's pieces."""
+        """For each inserted header with ``#pragma once``: the name of its guard, and the indices of
+        the guard's lines in ``_pieces``."""
         self._certain: set[str] = set()
-        """Headers with ``#pragma once`` of which an earlier copy is certainly compiled."""
+        """The headers with ``#pragma once`` of which an earlier copy is certainly compiled."""
         self._branches: list[list[str]] = [[]]
-        """Those of ``_certain`` that were inserted outside of branches, and in each open branch."""
+        """The headers of ``_certain`` by place: first those outside of branches, then those of each
+        open branch of ``#if``."""
 
     def of(self, path: str, text: str) -> str:
         self._expand(path, text, 0)
@@ -238,7 +241,7 @@ class _Expansion:
                 self._include(place, depth + 1)
                 done = found.end()
                 if text[done : done + 1] not in ("", "\r", "\n"):
-                    self._put("\n")  # a comment follows; the header may end in one, too
+                    self._put("\n")  # a comment follows, or the header ends in a comment
         self._put(text[done:])
         while len(self._branches) > num_outside:
             self._leave_branch()

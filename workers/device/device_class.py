@@ -21,7 +21,7 @@ def device_class_of(device: Device) -> DeviceClass:
 
 
 def _constant_limit(device: Device) -> int | None:
-    """Return the size limit of ``__constant`` buffers; None if it is not below that of all buffers.
+    """Return the size limit of ``__constant`` buffers; None if all buffers have the same limit.
 
     Plans of earlier datasets were made without this limit. They keep their hash if the limit is
     None.

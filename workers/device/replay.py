@@ -50,7 +50,7 @@ def replay_ref(selector: str) -> DeviceRef:
 
 
 class _Script:
-    """A replay file with its path; tells which behaviours are due."""
+    """A replay file with its path. Tells which of its scripted behaviours happen at a call."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self.path = Path(ref.selector.removeprefix(SELECTOR_PREFIX))

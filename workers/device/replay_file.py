@@ -160,7 +160,7 @@ class Behaviour(Node):
     """Whether to happen once over all processes; a file beside the replay file records that."""
 
     def applies(self, kernel: str, config_index: int | None) -> bool:
-        """Return whether this behaviour applies to the kernel at its config of this index."""
+        """Return whether this behaviour applies to a kernel at its config of this index."""
         if not fnmatch.fnmatchcase(kernel, self.kernel):
             return False
         return self.at_config is None or config_index is None or self.at_config == config_index

@@ -44,7 +44,7 @@ class Candidate:
     known_cpu_only: bool = False
 
     def may_have(self, selector: str) -> bool:
-        """Return whether ``--device selector`` may mean this runtime (its library's name tells)."""
+        """Whether ``--device selector`` may mean a device of this runtime, by its file's name."""
         library = self._library_name()
         is_gpu_only = "nvidia" in library
         is_pocl, is_intel = "pocl" in library, "intel" in library

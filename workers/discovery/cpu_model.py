@@ -78,7 +78,7 @@ def read_cpu_model(path: Path = Path("/proc/cpuinfo")) -> CpuModel:
 
 
 def too_new_for(platform_version: str, cpu: CpuModel) -> str | None:
-    """Return why a runtime's compiler cannot know ``cpu``; None if it may know it.
+    """Return why a runtime's compiler does not know ``cpu``; None if it may know the CPU.
 
     Args:
         platform_version: the OpenCL platform's, such as ``OpenCL 3.0 PoCL 3.0 … LLVM 14.0.6``.

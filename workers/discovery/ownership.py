@@ -51,7 +51,7 @@ class GpuClaim:
         self._before = {} if isinstance(before, NvmlAbsent) else before
 
     def take(self, device: Device) -> None:
-        """Take the lock of ``device`` and look for other jobs; no effect if it has no owners.
+        """Take the lock of ``device`` and look for other jobs; only for a real NVIDIA GPU.
 
         Raises:
             GpuTakenError: Another collector holds the GPU, other jobs use it, or locking failed.

@@ -182,7 +182,7 @@ def _read(
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
-            has_ended = _has_ended(process)  # before reading: its last output is then complete
+            has_ended = _has_ended(process)  # asked before the read, which then is complete
             is_open = True
             while is_open and selector.select(0 if has_ended else _POLL_S):
                 piece = os.read(descriptor, _READ_BYTES)

@@ -60,7 +60,7 @@ def default_folder() -> Path:
 
 
 def _private(folder: Path) -> Path:
-    """Return ``folder``; if other users may write to it, a place that can remember nothing."""
+    """Return ``folder``, or a path that remembers nothing if other users may write to it."""
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

@@ -1,4 +1,4 @@
-"""Find the launch configs that must not run on a GPU, because they access memory not their own.
+"""Find the launch configs that must not run on a GPU, because they would leave their own memory.
 
 A config's own memory is its buffers with their padding, and the local memory of a work-group. What
 a config accesses is known from a virtual launch on a CPU device (``workers/work``).
@@ -21,8 +21,8 @@ from workers.execution.task_state import TaskState
 
 _LOCAL_SLACK_BYTES = 128
 """Step in bytes in which NVIDIA GPUs allocate local memory, according to NVIDIA's occupancy
-calculator. So an access up to the end of a step should not fault (not measured). The check does not
-round up the offset of an argument, either."""
+calculator. So an access up to the end of a step should not fault (not measured). Whether a driver
+also rounds up the offset of an argument is not considered."""
 _MOST_GROWTH = 3.0
 """Exponent: an access range's end grows at most with this power of the number of work-items."""
 
@@ -53,7 +53,7 @@ def spare_unbearable(
 
 
 def leaves_own_buffers(signature: Signature, config: LaunchConfig, ranges: Ranges) -> bool:
-    """Return whether a launch accesses bytes outside of the global buffers that its config gives."""
+    """Return whether a launch accesses bytes outside the global buffers that its config gives."""
     return any(
         _below_bytes(ranges, one.position) > 0
         or _end_bytes(ranges, one.position) > _elements(config, one.position) * one.element_bytes
@@ -76,15 +76,18 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the indices of the configs that a GPU would not tolerate, each with the reason.
 
-    A config whose ranges are complete is judged by them. Any other config is judged by its own
-    ranges so far and by the complete ones of configs that share an input strategy with it:
+    A config whose ranges are complete is judged by them alone. Any other config is judged by its
+    own ranges so far, and by the ranges of its *relatives*: the complete configs that share an
+    input strategy with it.
 
-    *Buffers.* Only configs with no more work-items count. An access range grows with the same power
-    of the number of work-items as between them.
+    *Buffers.* Only relatives with at most as many work-items count. The growth of the access range
+    from one of these to another is fitted by a power of the number of work-items, and continued to
+    the config.
 
-    *Local memory.* If possible only configs of equal local size count. The config is given up if
-    its memory is too small by two estimates: for as many bytes as these configs reached, and for
-    the same multiple of its arguments' sizes as in these configs.
+    *Local memory.* Relatives of equal local size count, or all relatives if there are none. Two
+    numbers of bytes are estimated: the largest number that a relative reached, and the size of the
+    config's argument times the largest such multiple that a relative reached. The config is given
+    up if even the smaller number does not fit.
 
     Args:
         signature: the kernel's signature.
@@ -218,7 +221,7 @@ def _of_local(
     own_bytes: int,
     launches: _Launches,
 ) -> float:
-    """Return the smaller of two estimates of the bytes that an argument of ``own_bytes`` needs."""
+    """Return the bytes that an argument of ``own_bytes`` needs, the smaller of two estimates."""
     reached = [
         (reach(ranges, argument.position), _local_bytes(one, argument)) for one, ranges in launches
     ]

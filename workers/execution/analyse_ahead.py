@@ -105,8 +105,8 @@ def analyse_corpus(
         timeout_s: seconds for each kernel. After this time, the analysis gets a reason instead of
             extents.
         progress: receives the numbers of finished kernels and of all kernels.
-        keep: receives the kernel's id and the analysis of each kernel as soon as the analysis is
-            finished, if another run would give the same analysis on any device.
+        keep: called with the id and the analysis of each finished kernel, but only if another run,
+            on any device, would give the same analysis.
 
     Raises:
         StoreError: The scratch folder is full.

@@ -22,7 +22,8 @@ from workers.sandbox.messages import Analysed, AnalyseJob, FromChild
 _logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""Number of children that may try a kernel: an earlier kernel may have damaged the first child."""
+"""Maximum number of children that try a kernel: an earlier kernel may have damaged the first child.
+"""
 _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
 _REPORT_CHARACTERS = 2000
 
@@ -122,5 +123,5 @@ def analysis_device(ref: DeviceRef, how: str) -> DeviceRef:
     """
     if how == "same" or not ref.selector.startswith("cuda"):
         return ref
-    found = choose("cpu", tell=lambda line: _logger.warning("for the analysis: %s", line))
+    found = choose("cpu", tell=lambda line: _logger.warning("device for the analysis: %s", line))
     return ref if isinstance(found, NoDevice) else found

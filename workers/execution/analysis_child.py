@@ -110,7 +110,7 @@ class _Chooser:
         self._device: OpenclVirtualDevice | None = None
 
     def with_inputs(self, job: AnalyseJob, analysis: Analysis, tell: _Tell) -> Analysis:
-        """Send the analysis: the choice may end the process. Return it with chosen inputs."""
+        """Send ``analysis``, then return it with chosen inputs; the choice may end the process."""
         from workers.work.input_choice import choose_inputs  # noqa: PLC0415
         from workers.work.opening import open_virtual  # noqa: PLC0415
 

@@ -41,7 +41,7 @@ def _compile(channel: Channel, compiler: Compiler, reader: ResourceReader, job: 
     except DeviceFailure as error:
         channel.send(CompileFailed(failure=error.failure, seconds=time.monotonic() - started_s))
         return
-    Path(job.binary_path).write_bytes(program.binary)  # from here on, the build is not to blame
+    Path(job.binary_path).write_bytes(program.binary)  # shows the parent that the build succeeded
     found: KernelResources | str = ""
     if job.resources_limit_s is not None:
         channel.send(CompilerReady())  # reading the resources has its own time limit

@@ -30,7 +30,8 @@ _RESOURCES_LIMIT_S = 20.0
 """Seconds to find a kernel's registers. A second compiler takes 0.05 s, the first CUDA context
 0.3 s, and some seconds on hosts with many GPUs."""
 _MOST_RESOURCES_DEATHS = 3
-"""Deaths in a row after which no resources are read, because the reader, not a kernel, is at fault.
+"""Number of deaths in a row while resources were read. Then no more resources are read, because the
+reader is at fault, not a kernel.
 """
 
 
@@ -120,7 +121,8 @@ class CompileWork:
             self._note_death_of_resources(state, report or how)
             return True
         retry = RETRY_RULES[FailureCode.COMPILER_CRASH] is Retry.ONCE_IN_FRESH_CHILD
-        most = 2 + (state.task.task_id in self._died_of_resources)  # that death was not the build's
+        # A child's death while it read the resources does not count against the build.
+        most = 2 + (state.task.task_id in self._died_of_resources)
         if report:
             _fail(state, FailureCode.INTERNAL_ERROR, report, seconds)
         elif retry and state.num_compile_attempts < most:

@@ -1,10 +1,10 @@
 """Hold back tasks that failed to build until a build succeeds: the machine may be at fault.
 
 Decides which failures are doubtful, and for how long. If memory is short, the compiler is broken or
-the disk is full, every build fails, but a row would blame the kernel for ever. So the first failed
-builds wait, with their leases, until another task is built, or a kernel that was once built for
-this dataset is built again. If no build succeeds, the run ends with ``NothingCompilesError``, and
-any collector may claim the tasks again.
+the disk is full, every build fails, but a failed row would blame the kernel for ever. So the first
+failed builds wait, with their leases, until another task is built, or a kernel that was once built
+for this dataset is built again. If no build succeeds, the run ends with ``NothingCompilesError``,
+and any collector may claim the tasks again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _DOUBTFUL = frozenset(
     }
 )
 _MOST_HELD = 100
-"""Maximum number of tasks to hold back: each may crash two compilers, and there may be 100,000."""
+"""Maximum number of tasks to hold back. A plan may have 100,000, each of which may crash two
+compilers."""
 _DETAIL_CHARACTERS = 600
 
 

@@ -25,8 +25,9 @@ from workers.plan.strategies.scalars import integer_scalars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByExtents:
-    """``needs_padding``: whether a config that may run accesses bytes outside its own buffers.
+    """What the validated extents of a kernel say about its configs.
 
+    ``needs_padding``: whether a config that may run accesses bytes outside its own buffers.
     ``beyond``: the indices of the configs that access bytes even outside the padding, each with the
     reason.
     """

@@ -69,7 +69,7 @@ class HelperDevices:
         return self._analysis.result()
 
     def await_known(self) -> None:
-        """Wait until a search that has begun ends, because it launches kernels on the devices."""
+        """Wait until the search has ended, if it has begun: it launches kernels on the devices."""
         if self._analysis is not None:
             self._analysis.result()
             if self.launches_virtually:
@@ -99,7 +99,9 @@ class HelperDevices:
         analysis = self._analysis.result()
         if analysis != self._ref:
             return analysis  # a CPU device, because it is not the timed one
-        found = choose("cpu", tell=lambda line: _logger.warning("for virtual launches: %s", line))
+        found = choose(
+            "cpu", tell=lambda line: _logger.warning("device for virtual launches: %s", line)
+        )
         if isinstance(found, NoDevice):
             _logger.warning("%s: %s", self.missing_without(), NO_CPU_DEVICE)
             return NO_CPU_DEVICE

@@ -17,15 +17,16 @@ GPU_RUN_CHILDREN = 6
 loads a program, and the others start after faults. A start takes 1.8 s if one GPU of the host is at
 work, and 5 s if three other GPUs are at work, too (H200)."""
 _FEW_RUN_CHILDREN = 4
-"""The same on a host with so few processors that starting children would slow down the timing."""
+"""Number of run children of a GPU on a host with so few processors that starting children would
+slow down the timing."""
 _CPU_RUN_CHILDREN = 4
 """Maximum number of run children of a CPU device, which are started together, each for one task.
 One at a time is at work."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _GPU_SPIN_TIMEOUT_S = 0.75
-"""The least of ``Limits.spin_timeout_s`` on a GPU."""
+"""Smallest value of ``Limits.spin_timeout_s`` on a GPU."""
 _SPIN_SLACK = 1.2
-"""``spin_timeout_s`` relative to the longest time that a correct config may take."""
+"""Ratio of ``spin_timeout_s`` to the longest time that a correct config may take."""
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """Number of launches of a config that may each last ``timing.max_launch_ms``: the first, one warm,
 three cold, and those of the payload checks."""

@@ -40,8 +40,9 @@ _WARM_COMPILERS = 2
 """Compile children that start before the first task is known; the others start when needed."""
 _WARM_COUNTERS = 8
 _MOST_WAIT_S = 10.0
-"""Seconds that a device with nothing else to do waits for the access ranges of a built task. A fault
-costs the device less than a second, but the kernel all other configs of the same strategy."""
+"""Seconds that a device with nothing else to do waits for the access ranges of a built task.
+Without them a config may fault. A fault takes less than a second of the device's time, but the
+kernel then loses all other configs of the same input strategy."""
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -136,7 +137,7 @@ class DevicePipeline:
         """Open the device in a run child; raises DeviceLostError."""
         if measure_peaks and not self._quiet:
             self._helper_devices.await_known()  # the search launches kernels on the devices
-            self._compilers.await_started()  # starting compilers open contexts
+            self._compilers.await_started()  # opening contexts would disturb the peaks
         return self._slot.open_device(measure_peaks=measure_peaks)
 
     def get_ready(self) -> None:
@@ -176,7 +177,7 @@ class DevicePipeline:
         """
         self._plan, self._device_id, self._note = plan, device.device_id, note
         self._monitor = monitor
-        for child in self._slot.children():  # the one that has opened the device
+        for child in self._slot.children():  # only the one that opened the device
             self._starter.keep_cache_of(child)
         self._slot.use_device(device)
 
@@ -289,7 +290,8 @@ class DevicePipeline:
         if not (self._quiet and self._slot.states):
             if self._quiet:
                 self._slot.start_children(len(self._states_ahead()))
-            # Counting and analysis share a limit of children. Tasks that have begun come first.
+            # Counting and analysis share one limit on children. Counting comes first, because its
+            # tasks have already been analysed.
             most = self._limits.num_analysis_children
             self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
             self._analysers.start_waiting(most_busy=most - self._counting.num_busy)
@@ -304,7 +306,7 @@ class DevicePipeline:
             self._slot.run(state, self._compile_work.binary_path(state))
 
     def _begin(self, state: TaskState) -> None:
-        """Pass a planned task to its pools; finish one without a launchable config at once."""
+        """Queue a planned task for its children; finish it at once if no config can be launched."""
         state.trace.planned_s = time.monotonic()
         if state.configs[0].global_size:
             checks = self._helper_devices.checks_access
@@ -322,7 +324,7 @@ class DevicePipeline:
         for state in (built := self._compilers.take_finished()):
             state.trace.built_s = time.monotonic()
         self._built += built
-        # If all configs of a task would access memory not their own, the task is not built.
+        # If all configs of a task would leave their own memory, the task is not built.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)
         ready = [state for state in self._built if state.is_complete or not state.awaits_ranges]
         self._built = [state for state in self._built if state not in ready]
@@ -369,7 +371,7 @@ class DevicePipeline:
         return list({id(state): state for state in ahead}.values())
 
     def _await_no_longer(self) -> None:
-        """If the device has had no task for long enough, let the first built task go on."""
+        """If the device was idle too long, let a built task run with the ranges known so far."""
         now_s = time.monotonic()
         if self._slot.states or self._compiled or not self._built:
             self._idle_since_s = now_s
@@ -379,7 +381,7 @@ class DevicePipeline:
 
     def _analysis_child(self, name: str) -> Child:
         where = self._helper_devices.analysis()
-        if where == self._ref:  # each child has a context on the card that is timed
+        if where == self._ref:  # each child has a context on the timed card
             self._analysers.allow(self._limits.num_compile_children)
         return self._starter.start(
             "workers.execution.analysis_child",

@@ -1,4 +1,4 @@
-"""One run child and the task that it has in hand: records its results, and charges its death.
+"""A lane: one run child and its task. Records the child's results and decides what a death costs.
 
 Decides to which config a death is charged: the one that the child announced last or, after a
 result, the one whose result it reported last. The first kill by another process is not charged.
@@ -42,7 +42,8 @@ from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, EndingChil
 _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
-"""Deaths in a row before a first launch, with the device lock taken, that make the device lost."""
+"""The device counts as lost after this many children in a row have died with the device lock, but
+before their first launch."""
 
 
 class RunLane:
@@ -232,7 +233,7 @@ class RunLane:
         if self._child_per_task:
             bad_end = self.child.end_current()
             if bad_end is not None and self._index is not None:
-                detail = f"after its result, on exit: {bad_end}"
+                detail = f"after the result was sent: {bad_end}"
                 state.record(self._index, launch_failure(FailureCode.DEVICE_FAULT, detail))
         self._finish()
 
@@ -272,7 +273,7 @@ class RunLane:
             self._in_hand.trace.end_hold(time.monotonic())
             self._go_on_or_finish()
         else:
-            after = "after its result: " if phase is Phase.BETWEEN else ""
+            after = "after the result was sent: " if phase is Phase.BETWEEN else ""
             causes = {"is_silence": used_up is not None, "has_traceback": bool(self._report)}
             failure = rule.failure(after + detail, **causes)
             if rule.charged is Charged.KERNEL:

@@ -47,7 +47,8 @@ class Patience:
 
     Attributes:
         limit_s: seconds without a message after which the child is killed.
-        key: the configuration key that sets the limit, or that could; "" if none does.
+        key: for the message: the configuration key that sets the limit, or the note that this key
+            is not set; "" if no key can set the limit.
     """
 
     limit_s: float

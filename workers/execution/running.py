@@ -1,9 +1,10 @@
 """The run slot: the tasks on one device, each in a lane whose child may die at any moment.
 
-Decides which lane takes the next task. On a GPU several lanes load programs side by side and hold
-the device's lock in turn, so the device seldom waits for a load or, after a fault, for a new
-context. On a CPU device one lane at a time has a task, and each task gets a new child. The children
-of the next few tasks start together while no task is timed.
+A lane is a run child with its task (``run_lane.py``). Decides which lane takes the next task. On a
+GPU several lanes load programs side by side and hold the device's lock in turn, so the device
+seldom waits for a load or, after a fault, for a new context. On a CPU device one lane at a time has
+a task, and each task gets a new child. The children of the next few tasks start together while no
+task is timed.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class RunSlot:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a killed child has not ended yet; ``check_deadlines`` goes on when it has."""
+        """Whether a killed child has not ended yet; after its end, ``check_deadlines`` goes on."""
         return any(lane.is_ending for lane in self._lanes)
 
     def longest_wait_s(self, timeout_s: float) -> float:

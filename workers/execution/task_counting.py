@@ -158,7 +158,7 @@ class TaskCounting:
                     _check_access(state, item)
 
     def _give_up(self) -> None:
-        """Give every waiting task the reason instead of a count."""
+        """Give every waiting task the reason why it is not counted."""
         failure = Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail=self._why_off)
         self._pool.take_waiting(lambda _item: True)
         for state, item in self._open.values():

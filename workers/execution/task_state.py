@@ -280,7 +280,7 @@ class TaskState:
         self._spared = set()
 
     def _judged(self, outcome: Outcome, seen: Condition | None) -> Outcome:
-        """Return a timing with the device's ``seen`` state and the analysis's ``data_dependent``."""
+        """Return a timing with the device's state (``seen``) and whether it is data-dependent."""
         if not isinstance(outcome, Timing):
             return outcome
         if seen is not None:

@@ -1,7 +1,7 @@
 """Judgements on one sample: does the kernel do anything, and can its time be true?
 
-Owns the checks that need a launcher (payload) and those that need only numbers (trend, floor). A
-check sets a flag and never drops a row: every measured row is kept.
+Owns the checks of a kernel's outputs, which need further launches (*payload* checks), and the
+checks that need only numbers (trend, floor). A check sets a flag and never drops a row.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _COOLS_AFTER_S = 0.1
 """Seconds without a launch after which the device gets spin-up work before the first timed launch,
 because its clocks may have dropped."""
 _CLEARED_AFTER_DEATH_S = 0.03
-"""Seconds that the driver needs to clear a few GiB of device memory of a dead process
+"""Seconds that the driver needs to clear a few GiB of device memory after a process has died
 (``device/opencl/freed_memory.py``)."""
 
 
@@ -73,7 +73,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         return
     open_configs = [job.configs[index] for index in job.open_indices]
     if job.lock_path:
-        with contextlib.suppress(DeviceFailure):  # the same call fails again under the lock
+        with contextlib.suppress(DeviceFailure):  # the call under the lock reports the failure
             loaded.reserve(open_configs, with_padding=job.has_padding, ahead=True)
     channel.send(RunLoaded(loaded_s=time.monotonic()))
     lock_path = Path(job.lock_path) if job.lock_path else None
@@ -139,7 +139,7 @@ def _time_configs(
 def _run_configs(
     channel: Channel, loaded: LoadedKernel, job: RunJob
 ) -> tuple[int, ConfigFinished | None]:
-    """Time the job's configs; return the last config's index, and its report if that is sticky."""
+    """Time the configs; return the last one's index, and its report if the context is lost."""
     order = RunOrder(
         job.configs, job.launch_ns, job.open_indices, max_launch_ns=job.timing.max_launch_ms * 1e6
     )

@@ -22,8 +22,9 @@ MAX_GROWTH = 3
 with three nested loops."""
 FEW_TOO_LONG = 3
 FAR_TOO_LONG = 4.0
-"""A config is given up after one smaller config took ``FAR_TOO_LONG`` times the limit, or after
-``FEW_TOO_LONG`` smaller ones took more than the limit."""
+"""A config is given up after one smaller config took ``FAR_TOO_LONG`` times
+``timing.max_launch_ms``, or after ``FEW_TOO_LONG`` smaller ones took longer than
+``timing.max_launch_ms``."""
 
 OUT_OF_BUDGET = "not reached within limits.task_budget_s"
 
@@ -126,7 +127,8 @@ class RunOrder:
             for other, took_ns in self._too_long
             if all(a <= b for a, b in zip(self._sizes[other], sizes, strict=True))
         ]
-        # A slow config does not rule out its sibling of equal sizes: plans compare local sizes.
+        # A slow config does not rule out its siblings (configs of equal sizes), because siblings
+        # serve to compare local sizes.
         shorter = [took_ns for took_ns, is_smaller in no_larger if is_smaller]
         longest_ns = max(shorter, default=0.0)
         if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):

@@ -16,8 +16,8 @@ from workers.measure.timing import ONE_WARMUP_NS
 
 _MOST_TIMES_LAUNCHED = 4
 _MOST_BESIDE_S = 0.05
-"""Seconds outside of its launches that a config may be charged for. Filling large buffers takes up
-to this long."""
+"""Maximum seconds that count against a task's budget for one config beyond the multiple of its
+launch time (``_MOST_TIMES_LAUNCHED``). Filling large buffers takes up to this long."""
 
 
 def time_in_launches_s(timing: Timing, *, num_warmups: int) -> float:
@@ -95,7 +95,7 @@ class TaskTrace:
         self._began_s = began_s
 
     def end_hold(self, ended_s: float) -> None:
-        """Note that the task has released the device; no effect if it did not hold it."""
+        """Note that the task has released the device; no effect if it was not held."""
         if self._began_s is not None:
             self.holds.append((self._began_s, ended_s))
             self._began_s = None

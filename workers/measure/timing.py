@@ -91,10 +91,11 @@ def time_config(
 def launches_per_reading(
     estimate_ns: float, rule: TimingConfig, *, timer_step_ns: float | None, needs_refill: bool
 ) -> int:
-    """Return how many launches one reading must span to keep the timer's step below its share.
+    """Return how many launches a reading must span so that the timer's step is small enough.
 
-    The number is 1 if the step is fine enough or unknown. It is also 1 for a kernel that reads what
-    it writes, because its second launch would do different work from its first.
+    The step may be at most ``timing.batch_step_share`` of a reading. The number is 1 if the step is
+    fine enough or unknown. It is also 1 for a kernel that reads what it writes, because its second
+    launch would do different work from its first.
     """
     if needs_refill or not timer_step_ns:
         return 1

@@ -149,7 +149,7 @@ class FillSpec:
         """Name of the kernel in fill.cl that writes these values."""
         rule = self.contents.rule.value if self.contents else "fill"
         if self.contents and self.contents.rule is ContentsRule.FLAGS and is_integer(self.kind):
-            rule = ContentsRule.BOUNDED.value  # the same values
+            rule = ContentsRule.BOUNDED.value  # for integers, both rules give the same values
         return f"{rule}_{self.kind}" + ("_leaf" if self.place else "")
 
     @property
@@ -234,7 +234,7 @@ def _leaf_specs(
 
 
 def _usable(contents: Contents | None, scalar: ScalarType, num_scalars: int) -> Contents | None:
-    """Return the rule with a limit that the type can hold; None if the type does not support it."""
+    """Return the rule with a limit that the type can hold; None if the type cannot use the rule."""
     if contents is None or scalar.fill_kind is FillKind.BOOL:
         return None
     if not is_integer(scalar.fill_kind):

@@ -83,12 +83,12 @@ class Draws:
         return min(int(self._random.random() * limit), limit - 1)
 
     def log_uniform(self, low: int, high: int, at: float) -> int:
-        """Return the integer at the share ``at`` from low to high on a log scale, both included."""
+        """Return the integer at the share ``at`` of the way from low to high, on a log scale."""
         return log_uniform(low, high, at)
 
 
 def log_uniform(low: int, high: int, at: float) -> int:
-    """Return the integer at the share ``at`` from low to high on a log scale, both included.
+    """Return the integer at the share ``at`` of the way from low to high, on a log scale.
 
     >>> log_uniform(1, 1000, 0.5)
     31

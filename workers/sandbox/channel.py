@@ -24,7 +24,7 @@ class ChannelClosedError(Exception):
 
 
 class UnreadableMessageError(ChannelClosedError):
-    """The other end sent an invalid message: a kernel's stray write can damage its process."""
+    """The other end sent an invalid message: a kernel's stray write may have damaged the sender."""
 
 
 class Channel:

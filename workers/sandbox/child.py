@@ -89,9 +89,9 @@ class Child:
     def was_killed_by_another(self) -> bool:
         """Whether a SIGKILL that we did not send ended the child (sent by a user, or by Linux).
 
-        Linux sends one if memory runs out. A crash ends with another signal. We kill a child that
-        closed its channel but did not end, after damage to its memory or an exception. Valid after
-        ``kill`` or ``close``.
+        Linux sends one if memory runs out. A crash ends with another signal. A child that closes
+        its channel but does not end (its memory may be damaged) is killed by this process. Valid
+        after ``kill`` or ``close``.
         """
         by_sigkill = self._process.returncode == -signal.SIGKILL
         return by_sigkill and self._was_ending and not self._complaint
@@ -145,7 +145,7 @@ class Child:
         self._channel.socket.close()
 
     def begin_kill(self) -> None:
-        """Kill the child and all processes that it has started; ``has_gone`` tells its end."""
+        """Kill the child and all processes that it has started; ``has_gone`` tells if it ended."""
         self._was_ending = self._was_ending or _is_ending(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

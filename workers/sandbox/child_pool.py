@@ -76,7 +76,8 @@ class _Slot(Generic[ItemT]):
 
 
 _MAX_FAILED_STARTS = 3
-"""Failed starts in a row after which no more children are started: no item can be the cause."""
+"""Number of failed starts in a row after which no more children are started. No item has begun, so
+no item can be the cause."""
 
 
 class ChildPool(Generic[ItemT]):
@@ -286,7 +287,7 @@ class ChildPool(Generic[ItemT]):
             self._waiting.appendleft(slot.item)
             slot.item = None
         self._num_failed_starts += not slot.child.was_killed_by_another
-        _logger.warning("%s: a child could not start: %s", self._name, why)
+        _logger.warning("a process to %s kernels could not start: %s", self._name, why)
         if self._num_failed_starts >= _MAX_FAILED_STARTS:
             raise ChildStartError(start_failure(self._name, why))
 
@@ -300,7 +301,7 @@ class ChildPool(Generic[ItemT]):
             return
         if item is None:
             if slot.report:
-                _logger.warning("%s: a child ended: %s", self._name, slot.report)
+                _logger.warning("a process to %s kernels ended: %s", self._name, slot.report)
             return
         slot.item = None
         seconds = time.monotonic() - slot.began_s

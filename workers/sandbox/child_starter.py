@@ -32,7 +32,7 @@ class ChildStarter:
     """Starts children, each with its own scratch folder below ``scratch``."""
 
     def __init__(self, scratch: Path) -> None:
-        loaded_installation()  # notes the files, if they have not been noted yet
+        loaded_installation()  # the first call notes LLMPerf's files, for later checks
         self._scratch = scratch
         self._started: list[Child] = []
 
@@ -81,7 +81,8 @@ class ChildStarter:
         reference = json.dumps(dataclasses.asdict(ref))
         environment = {**self._cuda_cache(), **ref.environment}
         if runs_in_host(ref):
-            # Its kernels may write only below this folder, and so not into those of other children.
+            # The child's kernels may write only below this folder, so not into folders of other
+            # children.
             environment["TMPDIR"] = str(self._scratch / name)
         if not is_timing:
             environment = {**_ONE_THREAD, **_chosen(_ONE_THREAD), **environment}

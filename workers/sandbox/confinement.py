@@ -1,9 +1,10 @@
 """Confine a process in which a kernel runs: no writing outside of its own folder, no sockets.
 
-On a CPU device a kernel is native code in the child, and a text can declare and call any function
-of the C library. Linux' Landlock (5.13 or newer) takes rights from a process without needing any
-itself, and programs that the process starts inherit the loss. Reading is not confined: runtimes
-read from many places. Where Landlock is missing, only the filter of ``system_calls.py`` remains.
+On a CPU device a kernel is native code in the child, and its source can declare and call any
+function of the C library. With Landlock (Linux 5.13 or newer) an unprivileged process can give up
+rights, and the programs that it starts lack these rights, too. Reading is not confined, because
+runtimes read from many places. Where Landlock is missing, only the filter of ``system_calls.py``
+remains.
 
 Owns the list of rights; ``system_calls.py`` owns the list of refused system calls. Constants and
 structs are those of ``linux/landlock.h``.
@@ -37,7 +38,8 @@ _TCP_VERSION, _TCP = 4, 0b11  # bind, connect
 _SCOPE_VERSION, _SCOPES = 6, 0b11  # abstract sockets and signals to processes outside
 
 _MOST_BYTES = 2 * 2**30
-"""Bytes of memory of a child whose own buffers are small. In the tests it uses at most 0.4 GiB."""
+"""Maximum bytes of memory of a child whose buffers are small. In the tests it uses at most 0.4 GiB.
+"""
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty")
 
@@ -76,7 +78,7 @@ def confine(ref: DeviceRef, *, has_small_buffers: bool = False) -> bool:
     is_landlocked = confine_writing(folders)
     is_confined = refuse_system_calls() and is_landlocked
     if has_small_buffers:
-        end_above(_MOST_BYTES)  # a thread, which inherits the rights of this one
+        end_above(_MOST_BYTES)  # starts a thread, which inherits this thread's rights
     return is_confined
 
 
@@ -103,7 +105,7 @@ def confine_writing(folders: Iterable[str | os.PathLike[str]]) -> bool:
         handled_access_net=_TCP if version >= _TCP_VERSION else 0,
         scoped=_SCOPES if version >= _SCOPE_VERSION else 0,
     )
-    # The kernel accepts a longer struct if what it does not know is zero.
+    # Linux accepts a longer struct if the fields that it does not know are zero.
     rules = libc.syscall(
         _CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0
     )
@@ -121,7 +123,7 @@ def confine_writing(folders: Iterable[str | os.PathLike[str]]) -> bool:
 
 
 def _allow(libc: ctypes.CDLL, rules: int, path: str | os.PathLike[str], rights: int) -> None:
-    with contextlib.suppress(OSError):  # what does not exist needs no right
+    with contextlib.suppress(OSError):  # a path that does not exist needs no right
         descriptor = os.open(Path(path), os.O_PATH | os.O_CLOEXEC)
         try:
             rule = _PathBeneath(allowed_access=rights, parent_fd=descriptor)

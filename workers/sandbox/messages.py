@@ -223,7 +223,7 @@ class ConfigStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFinished:
-    """From a run child: the outcome of one config. After ``sticky`` the child must be replaced.
+    """From a run child: the outcome of one config; ``sticky``: the child has lost its context.
 
     ``launch_ns``: duration of a launch, even if it was too long. ``began_s``, ``ended_s``: seconds
     of the monotonic clock, which all processes share; None if the config was not launched.

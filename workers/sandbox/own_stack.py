@@ -1,8 +1,8 @@
-"""An ``ExitStack`` that a fork of the process leaves alone.
+"""An ``ExitStack`` whose callbacks run only in the process that made it, not in a fork of it.
 
 The Python API runs inside a user's process. If that process forks in a callback, and the fork ends
-in the ordinary way, it leaves the same ``with`` blocks as its parent, with the same children, leases
-and folders, which the parent still uses.
+in the ordinary way, the fork leaves the same ``with`` blocks as its parent. These blocks must not
+end the children, leases and folders that the parent still uses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 from typing import Any
 
 _LEFT_ALONE: list[contextlib.ExitStack] = []
-"""Stacks of the parent, in a fork. They are kept: destroying a suspended generator ends its block."""
+"""In a fork: the stacks of its parent. This list keeps them alive, because Python ends the ``with``
+block of a suspended generator when it destroys the generator."""
 
 
 class OwnStack(contextlib.ExitStack):

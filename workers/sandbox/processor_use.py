@@ -5,21 +5,24 @@ from __future__ import annotations
 import psutil
 
 _LEAST_S = 0.3
-"""Least time that shows whether a process spins: Linux counts processor time in steps of 0.01 s."""
+"""Shortest observation, in seconds, that shows whether a process spins. Linux counts processor time
+in steps of 0.01 s."""
 SPINNING_SHARE = 0.7
 """Share of the time for which a process that spins has a processor, if one is free."""
 _LEAST_LOOKS = 8
-"""Looks that must all find a process running. One that sleeps half of the time passes 1 in 256."""
+"""Minimum number of looks, which must all find the process running. A process that sleeps half of
+the time passes one in 256 such tests."""
 _LOOK_S = 0.05
-"""Least time between two looks."""
+"""Minimum number of seconds between two looks."""
 
 
 class SpinCheck:
     """Tells whether a process has computed nearly all the time since this check began.
 
-    It has if it used a processor for 0.7 of that time. On a machine with more work than processors
-    it waits for one instead. So it also has if each of at least eight looks found its main thread
-    running or ready to run, and it has used ``least_cpu_s`` of processor time.
+    The answer is yes if the process used a processor for 0.7 of that time. On a machine with more
+    work than processors, such a process may have to wait for a processor. So the answer is also yes
+    if the process has used ``least_cpu_s`` of processor time, and each of at least eight looks
+    found its main thread running or ready to run.
 
     Args:
         pid: the process.

@@ -14,11 +14,12 @@ FEWEST_PROCESSORS = 8
 """Fewest processors of a host on which some are set aside for timing. A smaller host needs all for
 the children that prepare tasks."""
 SET_ASIDE = 4
-"""Processors for the child that times, the child that loads, and the collector's threads."""
+"""Number of processors that are set aside: for the child that times, the child that loads, and the
+collector's threads."""
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""There are many children, and their matrices are small. With more threads, their linear algebra
-takes four times the processor time."""
+"""Variables that give a child's linear algebra one thread. There are many children, and their
+matrices are small: with more threads, linear algebra takes four times the processor time."""
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 

@@ -23,7 +23,7 @@ _EXIT_TIMEOUT_S = 5.0
 """Seconds that the loop waits for an exiting child; a longer wait would delay commits."""
 _MAX_FAILED_STARTS = 3
 MOST_KILLS = 30
-"""Number of idle children in a row killed by other processes, after which no more are started."""
+"""Number of idle children killed in a row by other processes, after which no more are started."""
 ENDING_POLL_S = 0.01
 """Seconds to wait right after a child was killed, and then between two checks whether it has ended.
 A GPU's driver takes at least 0.1 s to end a context, and up to 2 s on a host with busy cards."""
@@ -51,14 +51,14 @@ class EndingChild:
         """Return whether the child has ended; do not wait for its end.
 
         Raises:
-            DeviceLostError: The child has ended and the card is unsound. Then another device times
-                all configs of the task in hand, including those that were timed here.
+            DeviceLostError: The child has ended, and the card is not healthy. Then another device
+                times all configs of the task in hand, including those that were timed here.
         """
         if not self.child.has_gone():
             return False
         problems = problems_of(self.device)
         if problems:
-            what = f"{self.device.name} is not sound after a process died on it"
+            what = f"{self.device.name} is not healthy after a process on it died"
             raise DeviceLostError(f"{what}: {'; '.join(problems)}")
         return True
 

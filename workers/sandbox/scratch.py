@@ -16,10 +16,10 @@ from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.files.filesystem import StoreError
 
 FEWEST_FREE_BYTES = 8 * 2**20
-"""Bytes of free space that the binaries and compiler caches of a few kernels need."""
+"""Minimum bytes of free space: the binaries and compiler caches of a few kernels need as much."""
 _PREFIX = "llmperf-scratch2-"
-"""Differs from the prefix of older releases. Their folder names have no host, and these releases
-would remove our folders if the prefix were the same."""
+"""Prefix of the folders' names. It differs from the prefix of older releases, which would otherwise
+remove these folders, because they put no host into the names."""
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def scratch_folder(holder: Holder) -> Iterator[Path]:
 
 
 def check_space(folder: Path) -> None:
-    """Refuse a full disk: it makes compilers crash as a bad kernel does, and such rows are final.
+    """Refuse a full disk: compilers would crash, and good kernels would get final failed rows.
 
     Raises:
         StoreError: The scratch folder has no free space to compile in, or is gone.
@@ -79,12 +79,13 @@ def _is_left_over(folder: Path, holder: Holder) -> bool:
         return False  # hosts may share this folder, and another host's process may be alive
     if world.split("x")[1:2] != [boot]:
         booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return found.st_mtime < booted_s  # else it is of another host of the same name
-    # Containers may share this folder. Pids of another one mean nothing here: keep its folders.
+        return found.st_mtime < booted_s  # newer: it belongs to another host of this name
+    # Containers may share this folder. The pid of another container means nothing here, so its
+    # folders stay.
     return world == _world(holder) and not is_alive(owner)
 
 
 def _world(holder: Holder) -> str:
-    """Return the host, its boot id and the pid namespace, in which a pid is unique."""
+    """Return host, boot id and pid namespace as one text; within these a pid is unique."""
     host = sha256_hex(holder.host.encode())[:8]
     return f"{host}x{holder.boot_id[:8]}x{Path('/proc/self/ns/pid').stat().st_ino}"

@@ -1,9 +1,9 @@
 """Refuse system calls that no OpenCL runtime needs, to a process in which a kernel runs.
 
-Landlock (``confinement.py``) covers files, TCP's ordinary calls and signals. It does not know other
-sockets, nor the calls that change a file's mode, owner, times or attributes, or another process. A
-filter of Linux' seccomp refuses these calls with EPERM, in all threads of the process and in all
-programs that it starts. It ends no process.
+Landlock (``confinement.py``) covers files, TCP's ordinary calls and signals. It does not cover
+other sockets, nor calls that change a file's mode, owner, times or attributes, nor calls that act
+on another process. A filter of Linux' seccomp refuses these calls with EPERM, in all threads of the
+process and in all programs that it starts. A refused call does not end the process.
 
 Owns the list of calls. A filter sees the number and the arguments of a call, but not what a pointer
 points to: no path, and no flags of ``clone3``. So ``clone3`` answers that it does not exist, and
@@ -90,7 +90,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 class _Program(ctypes.Structure):
-    """``struct sock_fprog``."""
+    """A filter program: ``struct sock_fprog`` of ``linux/filter.h``."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
@@ -139,7 +139,7 @@ def _instructions(column: int, architecture: int) -> Iterator[bytes]:
 
 
 def _checked(number: int, argument: int, *checks: bytes) -> Iterator[bytes]:
-    """For one call, load an argument and run the checks; allow what passes them."""
+    """Return instructions for one call: load an argument, run checks, allow what passes them."""
     yield _one(_IF_EQUAL, number, otherwise=len(checks) + 2)
     yield _one(_LOAD, argument)
     yield from checks
@@ -147,5 +147,5 @@ def _checked(number: int, argument: int, *checks: bytes) -> Iterator[bytes]:
 
 
 def _one(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """Return a ``struct sock_filter``; jumps skip so many instructions."""
+    """Return one instruction; ``then`` and ``otherwise``: how many instructions a jump skips."""
     return struct.pack("HBBI", code, then, otherwise, value)

@@ -1,10 +1,10 @@
 """Find the buffers that a kernel surely accesses densely: one element for each work-item.
 
-Owns the proof, for ``llmperf_common/features/least_time.py``. A lower bound on time must never be
-wrong. So only unconditional accesses count: stores, and the reads whose values the stores need
-(``live_reads.py``). The only allowed conditions are guards of the NDRange (``if (i < n)``,
-``if (i >= n) return;``). Loops, helpers, both branches of ``?:``, and all code after a possible
-``return`` are left out. Needs no device.
+Owns the proof that an access happens. ``llmperf_common/features/least_time.py`` derives a lower
+bound on time from it, which must never be wrong. So only unconditional accesses count: stores, and
+the reads whose values the stores need (``live_reads.py``). The only allowed conditions are guards
+of the NDRange (``if (i < n)``, ``if (i >= n) return;``). Loops, helpers, both branches of ``?:``,
+and all code after a possible ``return`` are left out. Needs no device.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class _Walker:
             )
 
     def _pitch_of(self, index: Node) -> str | None:
-        """Return the pitch of an index ``id 0 + row offset``, "" if unknown; None for others."""
+        """Return the row length of an index ``id 0 + row offset`` ("" if unknown), else None."""
         index = self._resolved(index)
         if self._axis(index) == 0:
             return ""

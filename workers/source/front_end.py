@@ -1,9 +1,9 @@
 """Read one text's kernels, each with the source that it needs and the macros that it is built with.
 
-Owns the order of the steps: infer macros that the host would define (``macro_inference.py``), open
-branches that ``#if`` excludes, extract signatures (``signature.py``), prune (``prune_source.py``).
-A step that does not help is undone. No kernel of the text is lost: a kernel that cannot be read
-gets a failure. Needs no device; runs in the parse child.
+Owns the order of the steps: infer macros that the host would define (``macro_inference.py``),
+define macros that select branches which ``#if`` excludes, extract signatures (``signature.py``),
+prune (``prune_source.py``). A step that does not help is undone. No kernel of the text is lost: a
+kernel that cannot be read gets a failure. Needs no device; runs in the parse child.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _View:
         return self._pruner.prune(kernel)
 
     def explains(self, errors: tuple[str, ...]) -> bool:
-        """Whether the whole text gives each of these errors at least as often."""
+        """Whether the parse of the whole text has each of these errors at least as often."""
         return all(
             num <= len(self._errors_of.get(text, ()))
             for text, num in Counter(map(_without_line, errors)).items()
@@ -148,7 +148,7 @@ class _Reading:
         return (_View(parse(self._source, self._options(every)), every), view)
 
     def _read(self, views: Sequence[_View], names: Set[str] | None = None) -> dict[str, ReadKernel]:
-        """Read the named kernels, or all kernels, each from the first view that has it."""
+        """Read the named kernels (None: all), each from the first parse that contains it."""
         found: dict[str, ReadKernel] = {}
         for view in views:  # a macro that one kernel needs can exclude another kernel's branch
             for one in view.parsed.kernels:
@@ -229,8 +229,8 @@ class _Reading:
             return None
         else:
             detail = (
-                "#if excludes this kernel, and no macro that was tried includes it; "
-                "pass the macros it needs (-D...)"
+                "#if excludes this kernel, and no macro that LLMPerf tried selects its branch; "
+                "pass the macros that it needs (-D...)"
             )
         return _failure(FailureCode.BUILD_ERROR, detail)
 
@@ -240,7 +240,10 @@ class _Reading:
 
 
 def _by_openers(headers: Iterable[KernelHeader]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """Yield definitions and the kernels that they enable, each in its first known branch only."""
+    """Yield definitions that select a branch of ``#if``, and the names of its kernels.
+
+    A kernel of several branches belongs to the first branch whose definitions are known.
+    """
     groups: dict[tuple[str, ...], set[str]] = {}
     seen: set[str] = set()
     for header in headers:

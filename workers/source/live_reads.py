@@ -1,7 +1,7 @@
 """Find the reads of buffers that a compiler cannot drop, because a store needs their values.
 
-Owns this proof, for ``dense_accesses.py``. A read counts only if a store certainly needs its value.
-The search follows arithmetic, casts, some mathematical functions, and variables that only their
+Owns the proof, for ``dense_accesses.py``, that a store certainly needs the value of a read. The
+search follows arithmetic, casts, some mathematical functions, and variables that only their
 initialiser sets. It leaves out values that may cancel (``x - x``) or be multiplied by zero. Needs
 no device.
 """
@@ -16,8 +16,8 @@ from workers.source.clang.nodes import Function, Node, NodeKind, Space, TypeClas
 STEPS = frozenset({"++", "--", "post++", "post--"})
 _VALUES = frozenset({TypeClass.SCALAR, TypeClass.VECTOR})
 _MOST_LEVELS = 64
-"""Levels of assignments and operators that are followed from a store to a value; deeper values do
-not count."""
+"""Maximum levels of assignments and operators that are followed from a store to a value. Deeper
+values do not count."""
 _ID = "get_global_id"
 _FUNCTIONS = frozenset(
     prefix + name
@@ -77,7 +77,8 @@ class LiveReads:
         """Return the reads of buffers whose values ``node`` surely needs.
 
         Args:
-            node: a store or an atomic call that is surely evaluated; any other node needs none.
+            node: a store or an atomic call that is surely evaluated; for any other node the result
+                is empty.
         """
         if node.kind is not NodeKind.CALL and not is_store(node):
             return ()

@@ -12,13 +12,14 @@ from workers.source.clang.nodes import Node, NodeKind, walk
 from workers.source.clang.values import Source, Value
 
 MAX_TRIPS = 1 << 40
-"""Largest accepted trip count. Headers like ``while (i != -1)`` give more and count as open."""
+"""Largest accepted trip count. Headers like ``while (i != -1)`` give more; such loops count as
+loops whose trip count is unknown."""
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trips:
-    """Number of trips, or None if it is not constant; ``feature`` counts loops of this kind."""
+    """Number of trips, None if not constant; ``feature``: the static feature of such loops."""
 
     constant: int | None
     feature: str

@@ -41,7 +41,7 @@ MAX_EXAMINED_CHARS = 12 * 2**20
 """Maximum characters that are examined for the meanings of unknown names. Each name examines the
 whole source. This takes about 5 s; a file with thousands of unknown names would take minutes."""
 _CHARS_PER_NAME = 8192
-"""Number of characters charged for each name in addition, because its patterns must be compiled."""
+"""Number of characters that each name costs in addition, because its patterns must be compiled."""
 
 _NAMED_BY_ERROR = re.compile(
     r"(unknown type name|use of undeclared identifier|call to undeclared function"
@@ -148,7 +148,7 @@ class _Search:
             macros, errors = self._turned(fresh, macros, errors)
 
     def _noted(self, macros: Macros) -> tuple[str, ...]:
-        """Return the errors that ``macros`` leave; keep ``macros`` if no others left so few."""
+        """Return the errors that remain with ``macros``; keep ``macros`` if they are the fewest."""
         errors = self._errors(macros)
         if len(errors) < self._best[0]:
             self._best = (len(errors), macros)
@@ -160,11 +160,11 @@ class _Search:
         return diagnose(self._source, " ".join([self._options, *definitions(macros)]))
 
     def _candidates(self, errors: Sequence[str], room: int) -> dict[str, str]:
-        """Return definitions of the unknown names; of more than ``room``, not all are sought."""
+        """Return definitions of the unknown names; stop once there are more than ``room``."""
         found: dict[str, str] = {}
         for error in errors:
             if len(found) > room:
-                return found  # too many for the search to go on
+                return found  # the caller ends the search
             match = _NAMED_BY_ERROR.search(error)
             if not match or _LANGUAGE_NAME.fullmatch(match.group(2)):
                 continue
@@ -215,7 +215,7 @@ class _Search:
     def _turned(
         self, fresh: Macros, macros: Macros, errors: tuple[str, ...]
     ) -> tuple[Macros, tuple[str, ...]]:
-        """Try a name's other role, type or value, if an error remains on a line with the name."""
+        """Try another role, type or value of a name if an error remains on a line with the name."""
         for name in fresh:
             other = _OTHER_ROLE.get(self._roles.get(name, Role.FUNCTION))
             value = self._value(name, other) if other is not None else None
@@ -247,7 +247,7 @@ class _Search:
         return macros, errors
 
     def _needed(self, num_errors: int, macros: Macros) -> Macros:
-        """Drop each definition without which at most ``num_errors`` errors remain."""
+        """Drop every definition that can go while at most ``num_errors`` errors remain."""
         with suppress(_SpentError):
             for name in sorted(macros):
                 fewer = {k: v for k, v in macros.items() if k != name}

@@ -196,7 +196,7 @@ def value_for(name: str, code: str) -> str:
 
 
 def _lengths(word: str, code: str) -> Iterator[tuple[bool, bool]]:
-    """Yield (is in a local array's declaration, array has more sides) for each use in brackets."""
+    """Yield, for each use as an array length, (array is local, array has further dimensions)."""
     for match in islice(re.finditer(rf"\b{word}\b", code), _MAX_USES):
         # Only nearby text is searched: the whole text at each use would take quadratic time.
         before = code[max(0, match.start() - _NEARBY_CHARS) : match.start()].rpartition("]")

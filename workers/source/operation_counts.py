@@ -49,7 +49,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """The loops around a statement: product of their trips, whether any is open, nesting depth."""
+    """The loops around a statement: product of their trip counts, whether any is unknown, depth."""
 
     weight: int = 1
     is_open: bool = False

@@ -82,8 +82,9 @@ def main() -> None:
     """Serve jobs on stdin until it closes."""
     _die_with_parent(int(sys.argv[1]))
     check_as_parent()
-    # A macro that expands for ever takes up to 500 MB/s. The watch ends it early; libclang itself
-    # ends at the limit, which counts where the source is long.
+    # A macro that expands for ever takes up to 500 MB/s. For a short source, the watch ends the
+    # process early. For a long source, the watch allows more than this limit, at which libclang
+    # ends.
     bound_growth(_MAX_BYTES)
     watch = MemoryWatch()
     watch.start()

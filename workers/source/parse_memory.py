@@ -16,15 +16,17 @@ import time
 MEMORY_STATUS = 70
 """Exit status of a child that needed too much memory for its job alone."""
 USED_STATUS = 71
-"""The same where earlier jobs had left much memory in use; a new child may read the source."""
+"""Exit status of a child that needed too much memory when earlier jobs had left much in use; a new
+child may be able to read the source."""
 _CLEAN_BYTES = 96 * 2**20
-"""Bytes of a child whose earlier jobs left little in use; a new child has 50 MiB."""
+"""Maximum bytes in memory of a child whose earlier jobs left little in use; a new child has 50 MiB.
+"""
 _BASE_BYTES = 384 * 2**20
-"""Bytes for a source of any length. A child that read 1,850 sources from GitHub needed at most
-138 MiB, 50 of which are the child itself."""
+"""Bytes in memory that are allowed for a source of any length. A child that read 1,850 sources from
+GitHub needed at most 138 MiB, 50 of which are the child itself."""
 _BYTES_PER_CHAR = 1024
 _INTERVAL_S = 0.02
-"""Seconds between two looks; libclang takes up to 500 MB/s."""
+"""Seconds between two looks at the memory; libclang takes up to 500 MB/s."""
 
 
 def most_bytes(source: str) -> int:

@@ -40,9 +40,10 @@ FILE_TIMEOUT_S = 30.0
 that other processes do not change a result."""
 _MAX_EXTENSIONS = 10
 _WORKING_SHARE = 0.02
-"""Share of a core. A child that has used less CPU time since the last check gets no extension."""
+"""Minimum share of a core: a child that has used less since the last check gets no extension."""
 SOURCES_PER_CHILD = 64
-"""Sources for each child. For fewer sources, another child takes longer to start than it saves."""
+"""Minimum sources for each child. For fewer, a further child takes longer to start than it saves.
+"""
 MAX_CHILDREN = 16
 _READ_BYTES = 1 << 16
 _SIGNATURE: pydantic.TypeAdapter[Signature] = pydantic.TypeAdapter(Signature)

@@ -16,12 +16,13 @@ _DEFINED = re.compile(r"(?<!!)(?<!! )\bdefined\s*\(?\s*([A-Za-z_]\w*)")
 _COMPARED = re.compile(r"\(?\s*([A-Za-z_]\w*)\s*(?:==|>=)\s*(\d+)\b")
 _NAME_ALONE = re.compile(r"\(?\s*([A-Za-z_]\w*)\s*\)?\s*(?://.*|/\*.*)?$")
 _NOT_OURS = re.compile(r"__\w*|cl_\w+|CL_\w+|NVIDIA|AMD|INTEL|APPLE|MAC|cplusplus")
-"""Names that a compiler or device sets. To define one would pretend to be another device."""
+"""Names that a compiler or device sets. They are not defined here, because that would pretend to be
+another device."""
 _SECOND_CHOICE = re.compile(r"DOUBLE|FP64|F64|HALF|FP16|DEBUG|TRACE|PRINT", re.IGNORECASE)
 
 _MAX_NESTING = _MAX_EARLIER = 64
-"""Maximum open branches of a line, and maximum earlier branches of a conditional. C99 asks compilers
-for 63 levels. Without limits, the memory would grow with the square of the number of directives."""
+"""Maximum open branches of a line, and maximum earlier branches of a conditional. C99 asks for 63
+levels. Without limits, the memory would grow with the square of the number of directives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
 
 
 def _follow(stack: list[Branch], around: list[tuple[Branch, ...]]) -> None:
-    """Make the last of ``around`` the outermost branches of ``stack``, after one directive."""
+    """Update ``around`` after one directive: its last entry becomes the branches in ``stack``."""
     del around[max(1, len(stack)) :]
     if stack:
         outer = around[-1]

@@ -24,7 +24,7 @@ class Pruner:
     """Prunes one parsed text for its kernels; what depends on the text alone is found once."""
 
     def __init__(self, text: bytes, parsed: ParsedSource) -> None:
-        """Take the file's bytes and its parse; the offsets in ``parsed`` are offsets in ``text``."""
+        """Take the file's bytes and its parse, whose offsets count the bytes of ``text``."""
         self._text = text
         self._parsed = parsed
         self._keys_of_span: dict[tuple[int, int], list[str]] = {}
@@ -47,10 +47,7 @@ class Pruner:
         self._ends: dict[tuple[int, int], int] = {}
 
     def prune(self, kernel: Function) -> bytes | None:
-        """Return the text without functions that ``kernel`` does not reach, or None.
-
-        None: nothing can be cut.
-        """
+        """Return the text without functions that ``kernel`` does not reach; None if it has none."""
         kept = self._needed_keys(kernel)
         spans = [(one.start, one.end) for one in self._whole if one.key not in kept]
         if not spans:

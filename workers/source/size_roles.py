@@ -1,9 +1,10 @@
 """Find the roles of a kernel's integer scalars: NDRange guard, row length, loop bound.
 
 Owns the search. It follows ids and scalars through variables, arithmetic and helpers to the
-comparisons, products and loop headers that show a scalar's role. The search is flow-insensitive, so
-it may find a role that the scalar does not have. That is harmless, because a role only decides the
-scalar's value in a launch, and the sizes of buffers follow from this value. Needs no device.
+comparisons, products and loop headers that show a scalar's role. The search ignores the order of
+statements, so it may find a role that the scalar does not have. That is harmless, because a role
+only decides the scalar's value in a launch, and the sizes of buffers follow from this value. Needs
+no device.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def size_roles(source: ParsedSource, kernel: Function) -> tuple[SizeRole, ...]:
 
     The role is the first that applies:
 
-    - ``LANES``: a local id is divided by the scalar or folded into it (``/ % & >>``).
+    - ``LANES``: a local id is divided by the scalar, taken modulo it or masked with it
+      (``/ % & >>``).
     - ``GUARD_d``: the scalar is compared with an index of dimension d, also by ``min``, ``max`` or
       ``clamp``. If an index has several dimensions (a vector of ids), the first scalar compared
       with it guards the first dimension, the next scalar the second.
@@ -97,7 +99,7 @@ class _Found:
         return 1 << (_FIRST_SCALAR + how * self.num_scalars + number)
 
     def scalars(self, bits: int, *ways: int) -> int:
-        """Return the scalars that are in ``bits`` in any of these ways, as a mask of numbers."""
+        """Return, as a mask, the scalars that ``bits`` contains in a way such as ``_SUMMED``."""
         every = (1 << self.num_scalars) - 1
         found = 0
         for how in ways:
@@ -105,7 +107,7 @@ class _Found:
         return found
 
     def spread(self, scalars: int, how: int) -> int:
-        """Return the bits that mark these scalars as present in this way."""
+        """Return the bits that mark a mask of scalars as present in the way ``how``."""
         return scalars << (_FIRST_SCALAR + how * self.num_scalars)
 
     def compare(self, left: int, right: int) -> None:

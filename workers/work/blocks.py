@@ -45,9 +45,9 @@ _CONTINUE, _BREAK = 212, 213
 _GOTO, _LABEL_NAME = 210, 48
 _STATEMENT_EXPRESSION, _ATTRIBUTED = 121, 200
 _LEAVES_LOOP = frozenset({_CONTINUE, _BREAK})
-"""``continue`` and ``break``."""
+"""libclang's numbers for ``continue`` and ``break``."""
 _LEAVES_FUNCTION = frozenset({210, 211, 214})
-"""``goto``, with a label or an address, and ``return``."""
+"""libclang's numbers for ``goto`` (with a label or an address) and ``return``."""
 _LOOPS = frozenset({WHILE, DO, FOR})
 _SIZEOF = 136
 _FIRST_INVALID, _LAST_INVALID = 70, 73
@@ -132,7 +132,7 @@ class BlockWalk:
     # -- statements ----------------------------------------------------------------------------
 
     def _compound(self, compound: Any, block: Block, *, has_left: bool = False) -> None:
-        """Walk the statements of a block; with ``has_left``, the first one needs a label to run."""
+        """Walk the statements of a block; with ``has_left``, only a jump reaches the first one."""
         end = text_range(compound)[1]
         for statement in children_of(compound):
             start = text_range(statement)[0]
@@ -143,9 +143,10 @@ class BlockWalk:
                 block, has_left = self._statement(statement, block, end)
 
     def _statement(self, statement: Any, block: Block, end: int) -> tuple[Block, bool]:
-        """Walk a statement; return its last block, and whether the next statement needs another.
+        """Walk a statement; return its last block, and whether the next one begins a new block.
 
-        It does if this statement may jump elsewhere, or if a jump leads into it.
+        The next statement begins a new block if this statement may jump elsewhere, or if a jump
+        leads into this statement.
         """
         while statement._kind_id == _ATTRIBUTED and children_of(statement):
             statement = children_of(statement)[-1]

@@ -144,7 +144,7 @@ class CountWork:
 
     @property
     def timeout_s(self) -> float:
-        """Seconds after which a count without its last outcome is killed."""
+        """Seconds after which a child is killed if its last outcome is missing."""
         return self._timeout_s
 
     def job(self, item: CountedKernel) -> CountJob:

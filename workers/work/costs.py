@@ -68,7 +68,7 @@ class Costs:
 
     Args:
         rewriter: the rewriter of the file.
-        descend: walks an operand that runs with a block, and calls ``add`` for most operands.
+        descend: walks an operand that runs as often as its block; calls ``add`` for most operands.
     """
 
     def __init__(self, rewriter: Rewriter, descend: Callable[[Any, Block], None]) -> None:
@@ -84,7 +84,7 @@ class Costs:
         return int(cindex.conf.lib.clang_getCursorBinaryOperatorKind(cursor))
 
     def add(self, cursor: Any, block: Block) -> None:
-        """Add to a block's tally what an expression does; the expression's value is used."""
+        """Add to a block's tally what an expression does, assuming that its value is used."""
         kind, children = cursor._kind_id, children_of(cursor)
         if kind == CALL:
             self._call(cursor, block)
@@ -150,7 +150,7 @@ class Costs:
     # -- memory ----------------------------------------------------------------------------------
 
     def _place(self, cursor: Any, block: Block, use: str) -> None:
-        """Add an access to an object (none if ``use`` is empty) and the work of its address."""
+        """Add an access to an object (none if ``use`` is empty), and what computes its address."""
         while cursor._kind_id in {UNEXPOSED, PAREN} and len(children := children_of(cursor)) == 1:
             if self._is_lane_behind(cursor, children):
                 self._behind(children[0], block, use)
@@ -171,7 +171,7 @@ class Costs:
                 self._descend(child, block)
 
     def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
-        """Whether this is ``p->x`` with a pointer to vectors; libclang has no kind for it."""
+        """Whether this is ``p->x`` with a pointer to vectors; libclang gives it no kind."""
         if cursor._kind_id != UNEXPOSED or len(children) != 1:
             return False
         if self._type(children[0]).shape is not TypeClass.POINTER:
@@ -231,7 +231,7 @@ class Costs:
         elif name.startswith(groups.VECTOR_MEMORY_PREFIXES):
             self._vector_access(cursor, name, arguments, block)
         elif name.startswith(groups.COPY_PREFIX):
-            return  # counted in its stand-in, which knows the number of elements
+            return  # the function that replaces the call counts the elements
         elif name in groups.FUSED_CALLS:
             tally[_FLOATS.get(kind.scalar, "int_ops")] += 2 * lanes
         elif name.startswith(groups.CHEAP_MATH_PREFIXES) or name in groups.GROUP_OF_CALL:

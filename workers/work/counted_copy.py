@@ -42,9 +42,11 @@ NUM_TURNS = 40
 WATCHED_WARPS = 4
 """Warps examined in each work-group, if the sample consists of whole work-groups."""
 MET_SETS, MET_WAYS = 32, 8
-"""Sets and ways of the table of the addresses of a unit's atomic operations (``touched.cl``)."""
+"""Size of the table of addresses of a unit's atomic operations: sets, and entries of each set
+(``touched.cl``). A unit is a warp or a work-group (``units.py``)."""
 TOUCHED_TABLE, TOUCHED_LOG = 2**12, 2**14
-"""Number of sectors in the table and in the log of a watched run (``touched.cl``)."""
+"""Number of sectors in the table and in the log of a watched run, which records the bytes that
+work-groups touch (``touched.cl``)."""
 UNIT_WORDS = 5
 RANGES_AT = 2
 """Words of a run's output before the access ranges of the arguments."""
@@ -285,7 +287,7 @@ class _Maker:
             "__global ulong *lp_touched, __global ulong *lp_met, uint lp_unit"
         )
         self._copy.rename_kernel(kernel, KERNEL_NAME, extra)
-        if not is_grouped:  # drop a required local size: only the virtual launch has it
+        if not is_grouped:  # drop a required local size: the copy runs with another
             start, name_at = offsets(kernel.extent)[0], offset_of(kernel.location)
             edits.replace(start, name_at, "__kernel void ")
         start = offsets(body_of(kernel).extent)[0]

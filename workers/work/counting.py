@@ -26,7 +26,8 @@ from workers.work.units import Grid, grid_of
 
 _NUM_COMPARED = 2
 _MOST_COMPARED = 2**20
-"""Maximum executions of blocks in a compared unit; with barriers, so many take about 0.1 s."""
+"""Maximum executions of basic blocks in a work-group that runs twice for a comparison. With
+barriers, so many executions take about 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def count_launches(
 
 
 class _Running:
-    """A kernel ready to be counted; ``is_unsure``: without barriers the counts may be different."""
+    """A kernel ready to be counted; ``is_unsure``: with barriers the counts might be different."""
 
     def __init__(
         self, loaded: VirtualKernel, copy: CountedCopy, time_ns: float, *, is_unsure: bool
@@ -170,7 +171,7 @@ def _running(
     *,
     without_barriers: bool,
 ) -> _Running:
-    """Return the kernel in the form in which it runs. Raises UnresolvedError, DeviceFailure."""
+    """Build the copy to run, with or without barriers. Raises UnresolvedError, DeviceFailure."""
 
     def made(*, without_barriers: bool, is_unsure: bool = False) -> _Running:
         copy = counted_copy(

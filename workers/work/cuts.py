@@ -1,8 +1,9 @@
 """Divide a launch into parts whose work-items do different things, and choose samples of each.
 
 A guard such as ``if (x < width && y < height)`` cuts the NDRange along its axes. The search finds
-one cut for each axis by bisection, along the line through the first unit. Owns this search and the
-choice of samples from the parts; the caller runs the units.
+one cut for each axis by bisection, along the line through the first unit (a unit is a warp or a
+work-group, ``units.py``). Owns this search and the choice of samples from the parts; the caller
+runs the units.
 """
 
 from __future__ import annotations

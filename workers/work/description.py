@@ -23,7 +23,8 @@ from workers.work.counted_copy import (
 from workers.work.units import Unit
 
 STORE_BYTES = 2**18
-"""Number of bytes that are stored for a buffer, a power of two; later blocks are folded back."""
+"""Number of bytes that are allocated for a buffer, a power of two. Accesses beyond them are folded
+back to lower addresses."""
 BLOCK_BYTES = 32
 _MOST_LOCAL_BYTES = 2**16
 _LEAF_WORDS = 8
@@ -54,7 +55,7 @@ def described(
     arguments: Sequence[Argument],
     copy: CountedCopy,
 ) -> npt.NDArray[np.uint64]:
-    """Return the words of a virtual launch without its units; word 15 is where the units begin."""
+    """Return the words of a virtual launch without its units; word 15: where the units begin."""
     dims = len(config.global_size)
     ones = (1,) * (3 - dims)
     groups = tuple(n // side for n, side in zip(config.global_size, config.local_size, strict=True))
@@ -75,7 +76,7 @@ def with_units(
     most_turns: int,
     is_watched: bool,
 ) -> npt.NDArray[np.uint64]:
-    """Return the words of a run of units; a watched run records what its work-groups touch."""
+    """Return the words for a run of units; a watched run records the bytes that groups touch."""
     watched = {group: 1 + number for number, group in enumerate(watched_groups(units))}
     rows = np.zeros((len(units), UNIT_WORDS), dtype=np.uint64)
     rows[:, :3] = [(unit.group, unit.first_lane, unit.num_lanes) for unit in units]

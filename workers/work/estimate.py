@@ -40,18 +40,19 @@ _SPECIAL = ("special_ops",)
 _BLOCK_NS, _ACCESS_NS, _PLAIN_NS, _SPECIAL_NS = 2.0, 20.0, 0.2, 10.0
 _ATOMIC_BYTES = 4
 _SHARED = 4
-"""If so many units of a sample access an address atomically, all units are assumed to access it."""
+"""Number of sampled units. If so many access one address atomically, all units of the launch are
+assumed to access this address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCounts:
-    """The counts of one unit.
+    """The counts of one unit, which is a warp or a work-group (``units.py``).
 
     ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
     (warps, sites, iterations); a site is an access in the source, and an entry belongs to one
     iteration of the loop around it. The low 16 bits of an entry are the sectors that the warp
     touches together (for atomic operations, the addresses), the high 16 bits are the lines. If the
-    unit is a work-group, only some of its warps are watched. ``met``: shape (m, 2), rows of an
+    unit is a work-group, only some of its warps have entries. ``met``: shape (m, 2), rows of an
     address and the number of the unit's atomic operations on it; unused rows are zero.
     """
 

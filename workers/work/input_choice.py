@@ -41,9 +41,10 @@ from workers.work.opencl_virtual import OpenclVirtualDevice
 MOST_TRIED = 32
 """Maximum candidates tried for a kernel. A trial takes milliseconds once the copy is built."""
 ENOUGH_SHARE = 0.4
-"""Share of active work-items that is good enough: the first such candidate is chosen."""
+"""Share of active work-items that is good enough: the first candidate with such a share is chosen.
+"""
 CHOICE_NS = 1.75e8
-"""Estimated time of all candidates together: a quarter of ``KERNEL_NS``."""
+"""Maximum estimated time of all candidates together, in ns: a quarter of ``KERNEL_NS``."""
 _MUCH_MORE = 2
 """Factor by which a candidate must have more active work-items than the usual inputs. If none is
 active with the usual inputs, any active work-item is better."""
@@ -59,10 +60,11 @@ _CHECKED_SIZES: dict[int, tuple[Shape, ...]] = {
     2: ((64, 32), (96, 128), (256, 128)),
     3: ((16, 8, 8), (16, 32, 16), (64, 32, 16)),
 }
-"""The smallest first: a launch whose loops run too long ends the check of accesses."""
+"""Global sizes of the launches that check accesses. The smallest come first, because the check ends
+at a launch whose loops run too long."""
 _FEWEST_COMPLETE = 2
-"""Launches that must end by themselves. In a kernel whose work-items loop over rows, larger ones do
-not."""
+"""Minimum number of these launches whose loops must end by themselves. If a kernel's work-items
+loop over rows, the loops of larger launches run too long."""
 _LOCAL_SIZES: dict[int, tuple[Shape, ...]] = {
     1: ((64,), (32,), (16,), (1,)),
     2: ((16, 16), (8, 8), (4, 4), (1, 1)),
@@ -110,7 +112,7 @@ def choose_inputs(
         return usual
     least = max(_MUCH_MORE * shares[0], FEW_SHARE) if shares[0] else 0.0
     better = [index for index, share in enumerate(shares) if share > least]
-    # The first that are good enough, in order; then the others, the best first.
+    # First the candidates that are good enough, in their order; then the others, the best first.
     better.sort(key=lambda index: (-min(shares[index], ENOUGH_SHARE), index))
     if not better:
         return replace(usual, reason="no candidate makes many more work-items active")
@@ -195,7 +197,7 @@ class _Trials:
         """Whether launches of several sizes access only bytes inside their buffers."""
         configs = [self.config(choice, size) for size in _CHECKED_SIZES[self._signature.dims]]
         if any(_has_row_offsets(one) for one in configs):
-            return False  # probes do not sort row offsets
+            return False  # row offsets must ascend, but contents of probes do not
         records = planned_access_ranges(
             self._kernel, configs, prober, without_barriers=without_barriers
         )
@@ -221,7 +223,7 @@ def _candidates(signature: Signature, usual: InputChoice) -> Iterator[InputChoic
     scalars = [one.position for one in integer_scalars(signature)]
     floats = [one.position for one in scalar_arguments(signature) if is_float_scalar(one)]
     if usual.floats_free:
-        floats = []  # they are no sizes
+        floats = []  # they change no index and no loop
     yield replace(usual, contents=_FLAGS)
     yield replace(usual, contents=SIGNED)
     for value in (ScalarChoice.LOW, ScalarChoice.HIGH, ScalarChoice.ZERO):

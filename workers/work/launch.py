@@ -23,33 +23,35 @@ from workers.work.units import WARP, Box, Grid, Place, Unit
 
 MOST_GROUPS = 16
 MOST_ITEMS = 4096
-"""Work-items of a sample: as many as 16 work-groups of 256 work-items have."""
+"""Maximum work-items of a sample: as many as 16 work-groups of 256 work-items have."""
 _MOST_WARPS = 1024
-"""Warps of a sample. This limit is the lower one if work-groups have fewer than four work-items. A
-warp costs some 10 µs even if it has only one work-item: 4,096 of them in each of 68 configs took 2
-to 3 s."""
+"""Maximum warps of a sample. This limit is the lower one if work-groups have fewer than four
+work-items. A warp costs some 10 µs even if it has only one work-item: 4,096 of them in each of 68
+configs took 2 to 3 s."""
 _FEW_UNITS = 16
-"""Units of a small sample: its cuts find most of the places where a guard or a bound begins."""
+"""Maximum units of a small sample. They suffice to find most places in the NDRange where a guard or
+a bound begins to act."""
 _FEWEST_GROUPS = 4
-"""Work-groups that are kept for the sample; the search for cuts may use all others."""
+"""Number of work-groups that the search for cuts leaves over for the sample itself."""
 _LEAST_SPREAD = 0.1
 _FEW_EACH = 4
-"""Units of each part that run before the spread of their work is known."""
+"""Units of each part that run first. The spread of their work decides how many more units run."""
 _MOST_TURNS = 2**23
 """Maximum loop iterations of one run. A launch whose first unit makes more is not counted."""
 _MOST_ROWS = 2**22
 """Maximum counters (work-items x blocks) of one run, which limits its memory."""
 _LAUNCH_NS = 1e7
-"""Estimated time of a sample beyond its first unit (``block_ns``)."""
+"""Maximum estimated time of a sample beyond its first unit, in ns (``block_ns``)."""
 _HEAVY_NS = 2e6
-"""Estimated time of a unit above which the search for cuts is skipped."""
+"""Estimated time of a unit, in ns, above which the search for cuts is skipped."""
 KERNEL_NS = 7e8
-"""Estimated time of all launches of a kernel."""
+"""Maximum estimated time of all launches of a kernel, in ns."""
 _OF_GROUP = 4
 """Factor on the time of work-groups: their copy is not optimised, and work-items wait for each
 other."""
 _TURN_NS = 50
-"""Estimated time of a loop iteration in a run that was cut off, whose other counts are unknown."""
+"""Estimated time of a loop iteration, in ns. It counts for a run whose loops were cut off, because
+the other counts of such a run are unknown."""
 _CUT_OFF, _LOST = 1, 4
 """Bits of a run's flags."""
 
@@ -66,7 +68,7 @@ class KernelBudget:
 
 
 class VirtualLaunch:
-    """One launch config and the units of it that have run.
+    """One launch config and its units (warps or work-groups, ``units.py``) that have run.
 
     Args:
         loaded: the kernel, prepared with the config's arguments.
@@ -99,13 +101,13 @@ class VirtualLaunch:
         self._ranges: npt.NDArray[np.int64] = np.zeros((len(copy.positions), 2), np.int64)
 
     def everything(self) -> Sample:
-        """Run all units, then watch what all work-groups touch; raises UncountedError."""
+        """Run all units, then record what all work-groups touch; raises UncountedError."""
         sample = self._sample(self._run_all(list(self._grid.places())), self._whole)
         touched, _ = self._watched(range(self._grid.num_groups))
         return replace(sample, group_bytes=float(sum(touched)))
 
     def sample(self) -> Sample:
-        """Run a fair sample of units, then watch some work-groups; raises UncountedError."""
+        """Run a fair sample of units, then record what some groups touch; raises UncountedError."""
         sample = self._fair_sample()
         return replace(sample, group_bytes=self._group_bytes(sample))
 

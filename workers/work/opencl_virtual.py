@@ -50,7 +50,7 @@ _GROUPS_PER_WAIT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCounts:
-    """The counts of some units of one launch.
+    """The counts of some units (warps or work-groups, ``units.py``) of one launch.
 
     ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
     (warps, sites, iterations): the low 16 bits are sectors (for atomic operations, addresses), the

@@ -15,12 +15,13 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 MOST_GROUPS = 2
-"""Groups watched in one launch. Groups are much alike: for the kernels in ``kernels/``, two groups
-gave the mean within 5 % (``csr_vector``: 10 %)."""
+"""Maximum work-groups of a launch whose touched bytes are recorded (*watched* groups). Groups are
+much alike: for the kernels in ``kernels/``, two groups gave the mean within 5 % (``csr_vector``: 10
+%)."""
 _SHARE, _ALONE = 1 / 12, 1 / 2
-"""Shares of the sample's time that all watched groups together, and a single group, may cost."""
+"""Maximum time of all watched groups, and of a single one, as shares of the sample's time."""
 _LEAST_NS = 2.5e5
-"""Estimated time that is always allowed."""
+"""Estimated time, in ns, that watched groups may always take."""
 
 
 def touched_bytes(entries: npt.NDArray[np.uint64], left_out: int, num_groups: int) -> Floats:
@@ -77,7 +78,7 @@ def drawn(amounts: Sequence[float], number: int) -> list[int]:
 
 
 def affordable(spent_ns: float, each_ns: float) -> int:
-    """Return how many groups may be watched that take ``each_ns``, after a sample's ``spent_ns``."""
+    """Return how many groups of ``each_ns`` may be watched after a sample of ``spent_ns``."""
     if each_ns <= 0:
         return MOST_GROUPS
     many = int(max(_LEAST_NS, _SHARE * spent_ns) / each_ns)

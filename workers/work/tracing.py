@@ -214,7 +214,7 @@ class _Launch:
         return view, turns
 
     def _blank(self) -> Words:
-        num_slots = (1 + len(self._buffers)) * len(_USES)  # the last is spare, not a buffer
+        num_slots = (1 + len(self._buffers)) * len(_USES)  # the last slots belong to no buffer
         notes = np.zeros(1 + num_slots * (_HEAD_WORDS + COLUMNS * ROWS), np.uint64)
         heads = self._heads(notes)
         heads[:, _LOW] = _NOTHING
@@ -243,7 +243,7 @@ class _Launch:
         return found, run.turns
 
     def _map(self, slot: int, head: Words, counted: Words) -> AccessMap:
-        """Return one histogram; ``head`` comes from the run that found the range."""
+        """Return one histogram; ``head``: range and totals, from the run before ``counted``."""
         buffer, use = divmod(slot, len(_USES))
         heads = self._heads(counted)
         at = 1 + heads.size + slot * COLUMNS * ROWS

@@ -33,7 +33,7 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """``num_lanes`` work-items from ``first_lane`` on, in the group of linear number ``group``."""
+    """A unit: ``num_lanes`` work-items from ``first_lane`` on, in the group number ``group``."""
 
     group: int
     first_lane: int

@@ -1,8 +1,9 @@
 """Rewrite the calls in one file.
 
-A call of a function that the file defines gets ``CONTEXT`` as its first argument. A call of a
-built-in function gets real addresses in place of pointers. ``builtins.py`` has the stand-ins for
-built-in functions; ``walk.py`` walks the code and finds the calls.
+A call of a function that the file defines gets ``CONTEXT`` (the work-item's record of its accesses)
+as its first argument. A call of a built-in function gets real addresses in place of pointers.
+``builtins.py`` has stand-ins, which replace some built-in functions; ``walk.py`` walks the code and
+finds the calls.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class CallRewriter:
         return [(one, False) for one in arguments]
 
     def _without_output(self, cursor: Any, arguments: list[Any]) -> list[Any]:
-        """Keep only the values of a ``printf``: with ``%s`` it would read memory without a hook."""
+        """Replace ``printf`` by its arguments: with ``%s`` it would read memory without a hook."""
         start, end = text_range(cursor)
         if len(arguments) < 2:
             self._edits.replace(start, end, "0")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 INTMAX_BITS = 64
-"""Width of C's ``intmax_t``, as ``long`` is the longest type of OpenCL C."""
+"""Bits of C's ``intmax_t``: ``long`` is the longest type of OpenCL C."""
 CLANG_INTMAX_BITS = 128
-"""Width that clang uses for OpenCL C, where ``intmax_t`` is its ``long long`` of 128 bits."""
+"""Bits of ``intmax_t`` in clang's OpenCL C, which has a ``long long`` of 128 bits."""
 _WIDE_OR_NOT = r"(?:ll|LL|[lL])"
 _INTEGER = re.compile(
     r"(?:0[xX](?P<hex>[0-9a-fA-F]+)|0[bB](?P<binary>[01]+)|(?P<octal>0[0-7]*)|(?P<decimal>[1-9]\d*))"
@@ -27,7 +27,7 @@ _CHARACTER = re.compile(r"\\x([0-9a-fA-F]+)|\\([0-7]{1,3})|\\(.)|(.)", re.ASCII)
 _ESCAPES = dict(zip("abefnrtv", (7, 8, 27, 12, 10, 13, 9, 11), strict=True))
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _QUESTION = "__has_"
-"""Start of the names of clang's questions, such as ``__has_builtin(name)``."""
+"""Start of the names with which a text asks clang for features, such as ``__has_builtin(name)``."""
 
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -64,7 +64,7 @@ def is_true(
 
     Args:
         words: the tokens without blanks.
-        known: values of identifiers; None for one that is no integer. Others are 0.
+        known: values of identifiers; None for one that is no integer. All other identifiers are 0.
         bits: width of ``intmax_t``.
 
     Raises:
@@ -77,7 +77,7 @@ def is_true(
 
 
 class _Condition:
-    """A recursive descent over the words. ``live`` is False in a part that C does not evaluate."""
+    """Evaluates words by recursive descent; ``live`` is False in parts that C does not evaluate."""
 
     def __init__(self, words: Sequence[str], known: Mapping[str, Number | None], bits: int) -> None:
         self._words = words

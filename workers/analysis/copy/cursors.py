@@ -21,8 +21,8 @@ POINTER = 101
 ARRAYS = frozenset({112, 114, 115, 116})
 _VECTORS = frozenset({113, 176})
 _TYPES = frozenset({2, 3, 5, TYPE_REF})
-"""Structures, unions, enumerations, which are not visited: libclang shows nested types twice, so a
-visit of n levels would take 2**n steps."""
+"""Numbers of structures, unions, enumerations and references to types. They are not visited:
+libclang shows nested types twice, so a visit of n levels would take 2**n steps."""
 COMPOUND, IF, WHILE, DO, FOR = 202, 205, 207, 208, 209
 LABEL, CASE, DEFAULT, SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
 RETURN = 214

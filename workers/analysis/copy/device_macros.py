@@ -28,7 +28,7 @@ PREDEFINED = (
     "cl_khr_int64_base_atomics 1",
     "cl_khr_int64_extended_atomics 1",
 )
-"""Those of an OpenCL C 1.2 device with doubles. They are expanded in the text."""
+"""Macros of an OpenCL C 1.2 device with doubles. They are expanded in the text."""
 
 ANOTHER_DEVICE = (
     "__OPENCL_VERSION__ 300",
@@ -36,7 +36,7 @@ ANOTHER_DEVICE = (
     "CL_VERSION_2_0 200",
     "CL_VERSION_3_0 300",
 )
-"""Those of a newer device, as far as a value other than 1 matters."""
+"""Macros of a newer device, if their value matters and is not 1."""
 DEVICE_MACRO = re.compile(
     r"\b(?:__OPENCL_\w+|CL_VERSION_\w+|__opencl_c_\w+|__IMAGE_SUPPORT__|__GPU__|__CPU__"
     r"|__FAST_\w+|__FINITE_MATH_ONLY__|FP_FAST_\w+|HALF_(?:MAX|MIN|EPSILON|DIG|MANT_DIG|RADIX)\w*"
@@ -78,8 +78,8 @@ KNOWN_IN_CONDITIONS: Mapping[str, Number | None] = {
     "UINT_MAX": Number(2**32 - 1, True),
     "ULONG_MAX": Number(2**64 - 1, True),
 }
-"""Macros that each device defines. They decide ``#if``, but stay in the text, as the device's
-compiler expands them; None for those that are not known to be an integer."""
+"""Values of the macros that every device defines; None if the value is perhaps no integer. These
+macros decide ``#if``, but stay in the text, because the device's compiler expands them."""
 _X86_PROCESSORS = ("x86-64", "haswell", "skylake-avx512", "icelake-server", "sapphirerapids",
     "znver2", "znver3", "znver4")  # fmt: skip
 _TARGETS = (
@@ -126,8 +126,9 @@ _OF_HEADERS = re.compile(
     r"|MAX_(?:KERNEL_ARGS|KERNEL_NAME_LENGTH|WORK_DIM)|SPIR_ADDRESS_SPACE_\w+|_CL_[A-Z]+\w*"
     r"|__IF_\w+|__X86_IMAGE_H__|__(?:cnfn|conv|kernel_exec|ovld|purefn)"
 )
-"""Names that headers of OpenCL C define as macros in some PoCL, beyond those of the functions that
-are declared for copies. It is kept narrow, because users choose names such as ``IMAGE_WIDTH``."""
+"""Matches names that the OpenCL C headers of some PoCL define as macros, beyond the functions that
+are declared for copies. It matches few names, because users choose names such as ``IMAGE_WIDTH``.
+"""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Refuse code with which a copy of a kernel could use the process that runs it.
+"""Refuse code with which a copy of a kernel could misuse the process that runs it.
 
 The copies of untrusted kernels run on a CPU device, and its runtime may link them with all
 libraries of its process. So a copy may call built-in functions of OpenCL C and functions that its
@@ -30,7 +30,8 @@ _ATTRIBUTES = frozenset(
         "xcl_dataflow", "xcl_pipeline_loop", "xcl_pipeline_workitems",
     }
 )  # fmt: skip
-"""Attributes that neither make a name of another library nor a function that runs by itself."""
+"""Harmless attributes: they neither define a name for other libraries, nor make a function run by
+itself."""
 _BUILTINS = re.compile(
     r"__builtin_(?:astype|bswap(?:16|32|64)|c[lt]z(?:l|ll|s)?|clrsb(?:l|ll)?|constant_p"
     r"|convertvector|expect|ffs(?:l|ll)?|huge_vall?f?|inff?|is(?:finite|inf|nan|normal)"
@@ -38,31 +39,31 @@ _BUILTINS = re.compile(
     r"|elementwise_\w+|rotate(?:left|right)(?:8|16|32|64)|unreachable)"
     r"|__sync_\w+"
 )
-"""Functions of a compiler that compute with their arguments, and ``__sync_``, whose accesses to
-memory the copy watches like those of other functions."""
+"""Harmless functions of a compiler: those that only compute with their arguments, and ``__sync_``
+functions, whose memory accesses the copy watches like those of other functions."""
 _BUILTIN = re.compile(
     r"\b__(?:builtin|atomic|c11_atomic|opencl_atomic|hip_atomic|scoped_atomic)_\w+"
 )
-"""Names of a compiler's functions. libclang does not show the atomic ones as calls, so that the
-copy could not keep their addresses within the buffers."""
+"""Matches the names of a compiler's functions. libclang does not show the atomic functions as
+calls, so a copy could not keep their addresses within the buffers."""
 _PRAGMA = re.compile(
     r"(?:OPENCL\s+(?:FP_CONTRACT|SELECT_ROUNDING_MODE|EXTENSION\s+(?!__)\w+)|STDC\s+FP_CONTRACT"
     r"|clang\s+fp\b)[\w\s:,()+-]*"
 )
-"""Pragmas that stay. Those that unroll loops go: they change no result, and libclang hides the loop
-behind them."""
+"""Pragmas that stay in the text. Those that unroll loops are removed: they change no result, and
+libclang hides the loop behind them."""
 _LINE = re.compile(r'#line \d+ "[^"\\\n]*"')
 _LITERAL = re.compile(r"""(?<!\w)(?:"(?:\\[^\n]|[^"\\\n])*"|'(?:\\[^\n]|[^'\\\n])*')""")
 _AMBIGUOUS = re.compile(r"""["'\\#`@$]|%:|/[/*]|[^\w\t\n\v\f -~]""")
-"""What is left of comments, literals, directives and continued lines in an expanded text. Macros can
-put such signs together, and a compiler would then read them anew."""
+"""Matches signs that comments, literals, directives or continued lines may begin with. Macros can
+put such signs together, and a compiler would then read a new comment, literal or directive."""
 _TRIGRAPH = re.compile(r"\?\?[=/'()!<>-]")
 _OURS = re.compile(r"\b(?:_Pragma\b|(?:lp|LP)_\w*)")
-"""``_Pragma``, and names that begin like the hooks' names: a function ``lp_touch`` of the text would take
-the place of the hook that keeps addresses within the buffers."""
+"""Matches ``_Pragma``, and names that begin like the hooks' names: a function ``lp_touch`` in the
+text would take the place of the hook that keeps addresses within the buffers."""
 _ATTRIBUTE = re.compile(r"\b__attribute(?:__)?\b")
 _OTHER_FORMS = re.compile(r"\b(?:__declspec|__pragma)\b|(?:\[|<:)\s*(?:\[|<:)")
-"""Other forms of attributes: ``__declspec(...)`` and ``[[...]]``, also with digraphs."""
+"""Matches other forms of attributes: ``__declspec(...)`` and ``[[...]]``, also with digraphs."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LANES = re.compile(r"[xyzw]{1,4}|[rgba]{1,4}|[sS][0-9a-fA-F]{1,16}|lo|hi|even|odd")
 CONTEXT_MEMBERS = frozenset(
@@ -72,7 +73,7 @@ CONTEXT_MEMBERS = frozenset(
         "touched", "trace", "turns", "unit", "watched",
     }
 )  # fmt: skip
-"""Members of the hooks' ``lp_ctx``, which the text that copies insert names."""
+"""Members of the hooks' structure ``lp_ctx``; the text that is inserted into copies names them."""
 _OWN_PREFIX = "lp_src_"
 _KINDS = frozenset(
     {
@@ -86,7 +87,7 @@ of a label and jumps to such an address (120, 211), assembly (215) and code of o
 
 
 def plain_text(text: str) -> str:
-    r"""Return an expanded text without the pragmas that are not known to be harmless.
+    r"""Return an expanded text; of its pragmas, only those known to be harmless stay.
 
     A compiler can read the result in one way only: it has no comments, no directives but ``#line``
     and known pragmas, no continued lines and no trigraphs.
@@ -157,7 +158,7 @@ def _names(text: str, at: int) -> Iterable[str]:
 
 
 def refuse_outside(cursor: Any, line: int, defined: frozenset[str]) -> None:
-    """Raise UnresolvedError for code that another library could define, or that jumps anywhere.
+    """Raise UnresolvedError for code that may call another library or jump to any address.
 
     Args:
         cursor: an expression, statement or declaration of a variable.
@@ -187,8 +188,9 @@ def refuse_outside(cursor: Any, line: int, defined: frozenset[str]) -> None:
 def renaming(names: Iterable[str]) -> str:
     r"""Return macros that give functions and variables of a copy names of their own.
 
-    So no name is one of another library, also if a compiler does not use the copy's definition.
-    Names of lanes, attributes and members of ``lp_ctx``, which no library defines, stay.
+    Then no name is that of another library, even if a compiler does not use the copy's definition.
+    Names of vector lanes, attributes and members of ``lp_ctx`` stay, because no library defines
+    them.
 
     >>> renaming(["read", "xy", "packed"])
     '#define read lp_src_read\n'

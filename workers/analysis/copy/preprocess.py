@@ -33,12 +33,12 @@ MAX_EXPANDED_TOKENS = 2**16
 """Maximum number of tokens. A larger expansion is a macro bomb, not a kernel."""
 
 _MAX_DEVICES = 8
-"""Maximum number of devices that are tried, each with one macro of the text beyond the usual."""
+"""Maximum number of further devices that are tried; each has one more macro that the text tests."""
 _MOST_ROUNDS = 5
-"""Maximum number of expansions in search of names that only another device's conditions test."""
+"""Maximum number of expansions. Each may show names that only another device's conditions test."""
 _CONDITION = re.compile(r"(?:#|\?\?=|%:)\s*(?:(?:el)?if|/\*|\\|\?\?/)")
 _CUT_WORD = re.compile(r"\w(?:\\|\?\?/)[^\S\n]*\n\w")
-"""A word that goes on in the next line; pcpp takes it for two."""
+"""Matches a word that is continued in the next line; pcpp takes such a word for two."""
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _PREDEFINED_NAMES = frozenset(macro.split()[0] for macro in PREDEFINED)
 _DIRECTIVE_LINE = re.compile(r"^[ \t]*#.*$|\s+", re.MULTILINE)
@@ -59,10 +59,10 @@ class _Preprocessor(Preprocessor):  # type: ignore[misc]
         self._intmax_bits = intmax_bits
         self._known = dict(KNOWN_IN_CONDITIONS)
         self.asked: dict[str, None] = {}
-        """The names that conditions test and that are neither defined nor known."""
+        """The names that conditions test, but that are neither defined nor known."""
         self.valued: dict[str, None] = {}
-        """Those of them whose values a condition uses."""
-        for name in ("__PCPP__", "__DATE__", "__TIME__"):  # no compiler's, or the compiler's own
+        """The names in ``asked`` whose values a condition uses."""
+        for name in ("__PCPP__", "__DATE__", "__TIME__"):  # pcpp's own name; two that compilers set
             del self.macros[name]
 
     def _evaluated(self, tokens: Any, **_hooks: Any) -> Any:
@@ -114,9 +114,9 @@ class _BoundedText(io.StringIO):
 
 @lru_cache(maxsize=4)
 def varies_by_device(source: str, build_options: str = "") -> bool:
-    r"""Whether the macros of another device select other code, so that one device is not enough.
+    r"""Whether the macros of another device may select other code than those of this device.
 
-    The other device's ``#if`` has wider numbers, too.
+    The other device also computes ``#if`` with wider numbers.
 
     >>> varies_by_device("#if __OPENCL_VERSION__ >= 200\nint twice;\n#endif\nint one;")
     True
@@ -135,12 +135,12 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
 
 
 def _varies(source: str, build_options: str, names: dict[str, None]) -> bool:
-    """Compare the text for this device with those for devices that define more macros."""
+    """Whether the expanded text differs on devices that define more macros than this one."""
     first = _expand(source, build_options, (), INTMAX_BITS)
     here, expanded = _code(first.text), first
     for number in range(_MOST_ROUNDS):
         if any(map(may_be_a_devices, expanded.valued)):
-            return True  # no value of these stands for all devices
+            return True  # their values differ between devices
         more = [one for one in expanded.asked if one not in names and may_be_a_devices(one)]
         if number and not more:
             break
@@ -200,7 +200,7 @@ class _Expanded(NamedTuple):
 def _expand(
     source: str, build_options: str, predefined: Sequence[str], intmax_bits: int
 ) -> _Expanded:
-    """Expand, with macros of a device beyond the usual ones, each as ``name value``."""
+    """Expand a text; ``predefined``: further macros of the device, each as ``name value``."""
     preprocessor = _Preprocessor(intmax_bits)
     for macro in (*PREDEFINED, *predefined):
         preprocessor.define(macro)

@@ -1,8 +1,9 @@
 """Rewrite accesses, pointers, indices and variables as calls of hooks.
 
-Owns the calls of hooks in the preprocessed text, and the numbers of accesses and variables. Uses
-libclang. Only inserts text, so the author's code stays. ``walk.py`` finds the accesses in a
-function; ``hooks.cl`` has the hooks.
+A hook is a function of ``hooks.cl`` that records an access. A tag is the number that stands for a
+pointer in the copy: it names a buffer and an offset (``tags.cl``). Owns the calls of hooks in the
+preprocessed text, and the numbers of accesses and variables. Uses libclang. Only inserts text, so
+the author's code stays. ``walk.py`` finds the accesses in a function.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from workers.source.clang.types import TypeReader
 
 CONTEXT = "lp_c"
 GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
-"""Bytes of each pointer argument in a probe, powers of two; accesses beyond are folded back."""
+"""Bytes of each pointer argument in a probe, powers of two. Accesses beyond them are folded back to
+lower addresses."""
 WIDEST_PLAIN_BYTES = 128
 """Bytes of the widest scalar or vector, ``double16``."""
 _ROOM = {Space.GLOBAL: GLOBAL_BYTES, Space.CONSTANT: CONSTANT_BYTES, Space.LOCAL: LOCAL_BYTES}
 _LARGEST_ACCESS = 2**14
-"""Bytes of an access above which a kernel has no copy: each work-item has spare memory of the
-largest access, for pointers that point nowhere."""
+"""Largest access, in bytes, of a kernel that gets a copy. Each work-item has spare memory for the
+largest access, which pointers without a target use."""
 _OBJECTS = frozenset({TypeClass.SCALAR, TypeClass.VECTOR, TypeClass.RECORD, TypeClass.POINTER})
 _UNTOLD = re.compile(r"[(\[]")
 """Matches type names after which ``*`` is not valid, such as a pointer to an array."""
@@ -100,7 +102,7 @@ class Rewriter:
         return self.sites.add(self._line_of(cursor), self.text(cursor))
 
     def place(self, cursor: Any) -> None:
-        """Wrap an object that is read or written through a pointer."""
+        """Wrap an object that is read or written through a pointer in the call of a hook."""
         kind = self.type(cursor)
         if not self._is_hooked(cursor, kind):
             return
@@ -110,7 +112,7 @@ class Rewriter:
         self._hook(cursor, kind, spelling, f"(*({spelling} *)", "&", f"sizeof({spelling})")
 
     def pointer(self, cursor: Any, pointee: TypeFacts) -> None:
-        """Wrap a pointer whose target is accessed by the function that gets it."""
+        """Wrap a pointer argument through which the called function accesses memory."""
         if not self._is_hooked(cursor, pointee):
             return
         name = opencl_name(pointee)
@@ -139,7 +141,7 @@ class Rewriter:
         return True
 
     def index(self, cursor: Any, length: int) -> None:
-        """Clip the index into an array variable."""
+        """Limit an index into an array variable to the array."""
         start, end = text_range(cursor)
         self.sites.has_arrays = True
         self.edits.insert(start, f"lp_clip({CONTEXT}, (ulong)(")
@@ -162,7 +164,7 @@ class Rewriter:
         self._name(cursor, declared.location.offset, self.text(cursor))
 
     def string(self, cursor: Any, string: Any) -> None:
-        """Use the tag of a string in the place of ``cursor``, a pointer to it or the string."""
+        """Replace ``cursor``, a string or a pointer to the string, by the string's tag."""
         at = text_range(string)[0]
         self._name(cursor, at, self.text(string))
         self.sites.strings.add(self.sites.variables[at])

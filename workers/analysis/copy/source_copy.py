@@ -119,7 +119,7 @@ class SourceCopy:
         while stack:
             cursor = stack.pop()
             if cursor._kind_id == _FUNCTION_DECL:
-                # It could be one of the C library, which a CPU device would find.
+                # Such a function could be one of the C library, which a CPU device would find.
                 line = _presumed_line(cursor.location)
                 raise UnresolvedError(
                     f"line {line}: {cursor.spelling} is declared in a function's body"

@@ -1,7 +1,8 @@
 """Walk a function so that each memory access and each loop iteration calls a hook.
 
-Decides which libclang cursors are accesses, addresses and loops. ``rewriter.py`` and ``calls.py``
-rewrite these cursors; ``instrument.py`` makes the whole file.
+Hooks are functions of ``hooks.cl`` that record accesses and count iterations. Decides which
+libclang cursors are accesses, addresses and loops. ``rewriter.py`` and ``calls.py`` rewrite these
+cursors; ``instrument.py`` makes the whole file.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from workers.source.clang.nodes import Space, TypeClass
 _SIZEOF = 136
 _PUNCTUATION = re.compile(rb"""[(){}\[\];]|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 _LARGEST_VARIABLE = 2**20
-"""Bytes of a variable above which a stack could overflow, or a runtime drop the launch silently."""
+"""Maximum bytes of a variable. A larger one could overflow a stack, or a runtime could drop the
+launch silently."""
 _OWN = frozenset({Space.LOCAL, Space.PRIVATE})
 
 
@@ -277,7 +279,7 @@ class FunctionWalk:
         )
 
     def _is_own(self, array: Any) -> bool:
-        """Whether an array ends where its type says; a buffer may go on behind an array in it."""
+        """Whether an array ends where its type says; an array in a buffer may be longer."""
         return not lies_behind_pointer(array) or self._type(array).space in _OWN
 
     def _is_indexed(self, cursor: Any) -> bool:

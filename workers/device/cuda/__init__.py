@@ -1,1 +1,1 @@
-"""The CUDA driver: PTX, its resources, and launches of it."""
+"""The CUDA driver: load the PTX of OpenCL kernels, find its resources, launch it."""

@@ -203,7 +203,7 @@ def _pycuda_driver() -> Any:
 
 @contextlib.contextmanager
 def _without_compile_cache() -> Iterator[None]:
-    """Disable the disk cache of a driver that starts here: its code would displace OpenCL's."""
+    """Let a driver that starts here use no disk cache: its code would displace OpenCL's code."""
     name = "CUDA_CACHE_DISABLE"
     before = os.environ.get(name)
     os.environ[name] = "1"

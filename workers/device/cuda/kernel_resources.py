@@ -83,7 +83,7 @@ class ResourceReader:
 
 @contextlib.contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer, even if it hangs in a library."""
+    """End this process by SIGALRM if the ``with`` block takes longer, even if a library hangs."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

@@ -268,7 +268,7 @@ def _with_shared_offset(text: str, parameter: Parameter) -> str:
         rf"(?<![\w.$@%])(ld\.param\.[ub]{bits}\s+(%[\w$]+)\s*,\s*\[\s*{name}\s*(?:\+\s*0\s*)?\]\s*;)"
     )
     guarded = re.search(rf"@!?%[\w$]+\s+ld\.param\.\w+[^;]*\[\s*{name}\b", text)
-    num_uses = len(re.findall(rf"(?<![\w$]){name}(?![\w$])", text)) - 1  # 1: the declaration
+    num_uses = len(re.findall(rf"(?<![\w$]){name}(?![\w$])", text)) - 1  # without its declaration
     base = "%llmperf_base"
     moved, num_loads = load.subn(
         rf"\1 {{ .reg .b{bits} {base}; mov.u{bits} {base}, {_DYNAMIC_SHARED};"

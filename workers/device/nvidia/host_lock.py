@@ -28,7 +28,8 @@ def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
     if chosen:
         return Path(chosen)
     for folder in _SHARED_FOLDERS:
-        # The mode decides, not the access: root may write anywhere, but must choose as others do.
+        # The folder's mode decides, not this user's rights: root may write anywhere, but must
+        # choose the same folder as all other users.
         if folder.is_dir() and folder.stat().st_mode & stat.S_IWOTH:
             return folder
     return Path(tempfile.gettempdir())
@@ -49,9 +50,9 @@ def open_lock(path: Path) -> int:
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-                os.fchmod(descriptor, 0o666)  # against the umask: other users must lock it, too
+                os.fchmod(descriptor, 0o666)  # despite the umask, so that others can lock it
                 break
-        except PermissionError:  # another user's: we cannot write it, but can lock it
+        except PermissionError:  # another user's file can be locked, but not written
             descriptor = os.open(path, (flags & ~os.O_RDWR) | os.O_RDONLY)
             break
     status = os.fstat(descriptor)

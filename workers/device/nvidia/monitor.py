@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 MAX_NEIGHBOUR_DISTANCE_S = 0.25
-"""Seconds by which a poll may precede or follow a launch config and still count for the config. A
-config takes about 1 ms, and polls are 100 ms apart."""
+"""Maximum seconds between a launch config and the polls before and after it that count for the
+config. A config takes about 1 ms, and polls are 100 ms apart."""
 THROTTLED_CLOCK_SHARE = 0.75
 """Share of the highest clock below which a busy device counts as throttled, as in nvbench."""
 KEPT_S = 1800.0
@@ -229,7 +229,7 @@ class Monitor:
         inside: list[Reading] = []
         after: Reading | None = None
         with self._lock:
-            for reading in reversed(self._readings):  # most windows are recent
+            for reading in reversed(self._readings):  # from the end: most windows are recent
                 if reading.at_s > end_s:
                     after = reading
                 elif reading.at_s >= start_s:

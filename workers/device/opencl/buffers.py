@@ -28,9 +28,9 @@ _BOTH_PADDINGS_BYTES = FRONT_PADDING_BYTES + PADDING_BYTES
 _RESERVED_SHARE = 0.5
 """Largest share of the device's memory that ``reserve`` allocates."""
 _AHEAD_SHARE = 1 / 16
-"""The same share while another process holds the device. At the same time, one process may allocate
-``_RESERVED_SHARE``, three others may allocate this share each, and each process keeps 1/32 of the
-memory for its next task (``_KEPT_SHARE`` in ``queue.py``)."""
+"""Largest share that ``reserve`` allocates while another process holds the device. At the same
+time, one process may allocate ``_RESERVED_SHARE``, three others may allocate this share each, and
+each process keeps 1/32 of the memory for its next task (``_KEPT_SHARE`` in ``queue.py``)."""
 
 
 class OpenclLoadedKernel:
@@ -47,7 +47,8 @@ class OpenclLoadedKernel:
         """The buffers by position; a padded buffer is a part of an allocation in ``_wholes``."""
         self._wholes: dict[int, cl.Buffer] = {}
         self._ends_of_contents: dict[int, int] = {}
-        """By position, the offset after which a buffer has only zeros; missing for a new buffer."""
+        """By position, the offset in bytes after which a buffer has only zeros; missing for a new
+        buffer."""
         self._paddings_to_clear: list[tuple[cl.Buffer, int]] = []
         """Allocations with padding, and the number of bytes between their two paddings."""
         self._is_reserved = False
@@ -269,7 +270,7 @@ class OpenclLoadedKernel:
         )
 
     def _clear_behind(self, position: int, end_bytes: int) -> None:
-        """Overwrite with zeros the data of a larger config or another kernel behind the guard.
+        """Overwrite with zeros what a larger config or another kernel has left behind the guard.
 
         Otherwise a kernel that reads further than planned would depend on the previous config.
         """

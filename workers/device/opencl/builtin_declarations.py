@@ -10,7 +10,7 @@ A template is ``domain: result(parameters)``. The domain gives the element types
 lanes. In the rest ``T`` is a type of the domain, ``S`` its element type, ``Tu`` the unsigned
 integers of the same size, ``Tl`` the signed ones, ``Ti`` as many ``int``. ``T*`` is a pointer to
 private, local or global memory, ``T@`` to global or local memory that others change, ``S^`` to
-memory of any kind that is only read. There is one declaration for each kind of memory.
+memory of any kind that is only read. Each kind of memory gets a declaration of its own.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ _GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("atom_inc atom_dec", "", ("W: T(T@)",)),
     ("atom_cmpxchg", "", ("W: T(T@, T, T)",)),
 )
-"""Names, attribute of their declarations, templates."""
+"""Groups of functions: their names, the attribute of their declarations, and their templates."""
 
 _PATTERNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (r"vload(2|3|4|8|16)", "pure", ("A/: T(size_t, S^)",)),
@@ -145,7 +145,7 @@ _PATTERNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (r"vloada?_half(|2|3|4|8|16)", "pure", ("f/: T(size_t, half^)",)),
     (r"vstorea?_half(|2|3|4|8|16)(?:_rt[ezpn])?", "", ("F/: void(T, size_t, half*)",)),
 )
-"""As ``_GROUPS``; the pattern's group is the number of lanes."""
+"""Like ``_GROUPS``, for names that match a pattern; its group is the number of lanes."""
 
 
 _CALLED = re.compile(r"\b[a-z]\w+(?=\s*\()")

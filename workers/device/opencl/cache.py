@@ -55,7 +55,7 @@ def remove_private_cache() -> None:
 
 
 def remove_dead_caches(root: Path) -> None:
-    """Remove the folders of this boot's processes that have ended without removing them."""
+    """Remove the folders that processes which have ended since the boot have left behind."""
     for folder in root.glob(f"{_PREFIX}{_world()}-*"):
         pid = folder.name.removeprefix(f"{_PREFIX}{_world()}-").split("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():

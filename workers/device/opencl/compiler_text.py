@@ -37,7 +37,7 @@ _HARMLESS_DIRECTIVES = frozenset(
     }
 )  # fmt: skip
 _MESSAGE_DIRECTIVES = frozenset({"error", "warning"})
-"""Directives in which some compilers let a comment begin and others do not."""
+"""Directives in whose text a comment begins for some compilers only."""
 _NOT_IN_A_MESSAGE = re.compile(r"[^\w .,:;()<>=+/-]|/(?=/)")
 _READING_PRAGMA = re.compile(r"\b(?:dependency|module|include_alias|pch_preprocess)\b")
 _READING_PRAGMA_IN_CODE = re.compile(r"\bdependency\b|\bclang\s+module\b|\binclude_alias\b")

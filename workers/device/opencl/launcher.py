@@ -23,8 +23,8 @@ _AT_ONCE_BELOW_NS = 9_000.0
 """Launches shorter than this number of ns are enqueued several at a time. To enqueue one launch
 takes 14 µs, so each launch has ended before the next one is enqueued."""
 _AT_ONCE_REFILL_BYTES = 2**21
-"""Maximum bytes that are refilled before each such launch. Refilling more bytes would take longer
-than the launch itself."""
+"""Maximum bytes that are refilled before each launch if several are enqueued at a time. Refilling
+more bytes would take longer than the launch itself."""
 IDLE_NS = 3_000
 """Minimum number of ns for which the device must be idle before a launch whose time is used. On an
 H200 the gap is 1,300 ns between queued launches, and 5,000 ns or more if the device waits for the
@@ -154,7 +154,7 @@ class OpenclLauncher:
         return AT_ONCE
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
-        """Enqueue ``count`` launches without waiting for each; return times in ns, at most ``count``.
+        """Enqueue ``count`` launches without waiting for each; return at most ``count`` times, ns.
 
         The result has no time of a launch that began less than ``IDLE_NS`` after the end of the
         command before it (a refill or a launch), because the device was not idle.

@@ -17,7 +17,8 @@ from workers.device.opencl.errors import cl_errors, launch_error, out_of_memory
 from workers.plan.inputs import is_fillable
 
 GUARD_BYTES = 4096
-"""Bytes of zeros behind every buffer. A kernel that reads a little too far reads these zeros."""
+"""Bytes of zeros behind every buffer, called its guard. A kernel that reads a little too far reads
+these zeros."""
 
 
 class LaunchLimits:

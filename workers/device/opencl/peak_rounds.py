@@ -22,7 +22,7 @@ from typing import Protocol
 NUM_ROUNDS = 8
 MOST_ROUNDS = 32
 MOST_S = 5.0
-"""Seconds after which no further round begins once there are ``NUM_ROUNDS``."""
+"""Seconds after which no round beyond ``NUM_ROUNDS`` begins."""
 AGREEMENT = 0.05
 """Largest relative difference between two rounds that agree: a peak must be right within 5 %."""
 TURN_S = 0.03

@@ -101,7 +101,7 @@ def measure_peaks(queue: DeviceQueue, device: Device) -> Device:
     loads: dict[str, Load] = {**triads, **chains}
     before_ns = thread_times_ns()
     for load in loads.values():
-        load.launch_rate()  # touches its pages, and shows which threads of the runtime work
+        load.launch_rate()  # maps its pages, and shows which threads of the runtime work
     with contextlib.nullcontext() if queue.is_gpu else placed_apart(before_ns):
         peaks = dict(zip(loads, peaks_of(list(loads.values())), strict=True))
     for triad in triads.values():

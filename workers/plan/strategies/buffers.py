@@ -1,9 +1,9 @@
-"""The buffers of one launch, from a memory analysis: their elements and their steering contents.
+"""The buffers of one launch, from a memory analysis: their elements, and the indices in them.
 
-Owns the order in which sizes follow from each other. Buffers whose extent has a form come first.
-Then row offsets (``PREFIX``) decide the sizes of the buffers that they index. The simple rule gives
-the elements of all remaining buffers. Last, every buffer of indices gets the largest limit that
-keeps all accesses through it inside the indexed buffers.
+Owns the order in which the sizes are computed. Buffers whose extent has a form come first. Then row
+offsets (``PREFIX``) decide the sizes of the buffers that they index. The simple rule gives the
+elements of all remaining buffers. Last, every buffer of indices gets the largest limit that keeps
+all accesses through it inside the indexed buffers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from workers.plan.strategies.scalars import (
 )
 
 ELEMENTS_PER_ROW = 16
-"""Elements per row offset, of the order of magnitude of real sparse matrices."""
+"""Elements of a row, for buffers of row offsets: about as many as in real sparse matrices."""
 _FILLED = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _ROW_SHARE = 4
 """Rows get shorter if all rows together would take more than 1/4 of the bytes of a launch."""
@@ -148,7 +148,7 @@ class AnalysedBuffers:
             if position not in found:
                 owner = row_offsets.get(position)
                 argument = pointers[position]
-                if owner is None or owner in waiting:  # a cycle: as if nothing were known
+                if owner is None or owner in waiting:  # unknown or a cycle: use the simple rule
                     found[position] = simple_elements(argument, global_size, local_size)
                 else:
                     rows = size(owner, waiting | {position})
@@ -211,7 +211,7 @@ def extent_elements(extent: Extent | None, sizes: Mapping[str, int]) -> int | No
 def _largest_limit(
     role: IndexRole, argument: Argument, sizes: Mapping[str, int], elements: Mapping[int, int]
 ) -> int:
-    """Return the largest limit of values at which every target stays within its elements."""
+    """Return the largest limit of indices with which accesses stay inside the indexed buffers."""
     most = min(
         MAX_CONTENTS_LIMIT,
         *(largest_value(one) + 1 for one in _scalar_types(argument) if is_integer_scalar(one)),
@@ -228,12 +228,12 @@ def _largest_limit(
 def _largest_within(
     target: IndexTarget, sizes: Mapping[str, int], num_elements: int, most: int
 ) -> int:
-    """Return the largest limit in [1, most] at which a target stays within its elements."""
+    """Return the largest limit in [1, most] with which accesses stay inside one indexed buffer."""
     try:
         powers = target.form.powers_of(VALUE_LIMIT, sizes)
     except KeyError:  # a factor that is no size of this launch
         return most
-    if len(powers) == 2 and powers[1] > 0:  # nearly all forms: no search
+    if len(powers) == 2 and powers[1] > 0:  # nearly all forms are linear: no search is needed
         return max(1, min(most, (num_elements - powers[0]) // powers[1]))
 
     def fits(limit: int) -> bool:

@@ -20,7 +20,8 @@ LOOP_LIMITS = (1024, 128, 16, 1)
 device looped over the global size, a launch would take hours. The first limit for which the buffers
 fit is used. So matrices of many rows get shorter rows, and no NDRange is left out."""
 DRAWN_LOOP_LIMITS = (4096, 512, 64, 8, 1)
-"""The same limits for drawn values: the upper ends of the ranges from which values are drawn."""
+"""Upper ends of the ranges from which the values of such scalars are drawn; used in the same way.
+"""
 MOST_LANES = 32
 """Value of a scalar that splits a work-group: the size of the smallest usual 1-D group. It is a
 power of two, so it divides a group into equal parts."""
@@ -34,8 +35,8 @@ _GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}
 STAYING_SHARE = 0.5
 """Share of drawn floating-point scalars that stay at the usual 1.0."""
 _LEAST_FLOAT_LOG2, _MOST_FLOAT_LOG2 = -3.0, 3.0
-"""Range of all other drawn floating-point scalars, log-uniform around the values that the analysis
-has probed: 1.0, 2.5 and -2.5."""
+"""Smallest and largest log2 of all other drawn floating-point scalars. They are log-uniform around
+the values that the analysis has probed: 1.0, 2.5 and -2.5."""
 NEGATIVE_SHARE = 0.25
 """Share of these other scalars that are negative, if the analysis found that they steer nothing."""
 
@@ -143,7 +144,7 @@ def is_float_scalar(argument: Argument) -> bool:
 
 
 def guarded_axis(argument: Argument, global_size: Shape) -> int | None:
-    """Return the dimension whose index the scalar guards; None if the launch does not have it."""
+    """Return the dimension whose index the scalar guards; None if the launch lacks it."""
     axis = _GUARDED_AXIS.get(argument.size_role)
     return axis if axis is not None and axis < len(global_size) else None
 

@@ -2,8 +2,9 @@
 
 Owns the data flow of pointers: which parameters a pointer may come from (through variables,
 arithmetic, casts, helper functions and their return values), and the accesses through the pointer.
-The analysis is flow-insensitive. If a pointer cannot be followed, the answer is ``READ_WRITE``,
-which costs only an untimed refill. A wrong ``READ`` or ``WRITE`` would spoil timings, because the
+The analysis is flow-insensitive: it ignores the order of statements. If a pointer cannot be
+followed, the answer is ``READ_WRITE``, which only makes LLMPerf refill the buffer before each
+launch, outside the measured time. A wrong ``READ`` or ``WRITE`` would spoil timings, because the
 buffer would not be refilled.
 """
 
@@ -70,9 +71,10 @@ class AccessAnalysis:
         )
 
     def summary(self, function: Function) -> _Summary:
-        """Return the summary of ``function``; the most pessimistic one for a recursive call.
+        """Return the summary of ``function``.
 
-        It is also the answer for a function with very many parameters.
+        A recursive call, and a function with very many parameters, get the most pessimistic
+        summary.
         """
         known = self._done.get(function.key)
         if known is not None:

@@ -1,8 +1,9 @@
 """Evaluate one function's expressions to abstract values, given the values of its parameters.
 
-The evaluation is flow-insensitive: a variable's value is the join of all values assigned to it.
-Calls of helper functions are evaluated with their arguments. The result need not be exact, because
-it serves static features and the choice of probes.
+The evaluation is flow-insensitive: it ignores the order of statements, and a variable's value is
+the join of all values assigned to it (the facts that hold for each of them). Calls of helper
+functions are evaluated with their arguments. The result need not be exact, because it serves static
+features and the choice of probes.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118,
 _FIRST_ATTRIBUTE = 400
 _MAX_DEPTH = 2_000
 _CALLS_A_LEVEL = 8
-"""Python calls for each level of a tree, including the calls that rewrite a copy. This module has a
-limit of its own, because a RecursionError of Python would be lost in a ctypes callback."""
+"""Maximum Python calls for each level of a syntax tree, including the calls of the modules that
+rewrite copies. ``_MAX_DEPTH`` limits the levels, because a RecursionError of Python would be lost
+in a callback of ctypes."""
 
 _PLAIN_KINDS = {
     102: NodeKind.MEMBER, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,
@@ -105,7 +106,7 @@ def deep_recursion() -> Iterator[None]:
 
 
 class CursorReader:
-    """Reads the functions of one translation unit. ``error_offsets``: bytes where errors are."""
+    """Reads the functions of one translation unit; ``error_offsets``: byte offsets of errors."""
 
     def __init__(self, error_offsets: Sequence[int]) -> None:
         self._error_offsets = sorted(error_offsets)

@@ -66,7 +66,7 @@ def diagnose(source: str, build_options: str = "") -> tuple[str, ...]:
     Raises:
         ParserCrashError: libclang crashed.
     """
-    unit = _best_unit(source, build_options)  # keeps its diagnostics valid
+    unit = _best_unit(source, build_options)  # the diagnostics are valid while the unit lives
     return _messages(_problems(unit))
 
 

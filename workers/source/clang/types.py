@@ -80,7 +80,7 @@ _SPACE_WORDS = {
 
 
 def as_parameter(kind: TypeFacts) -> TypeFacts:
-    """Return a parameter's type, ``float a[8]`` as ``float *a`` (C99 6.7.5.3)."""
+    """Return a parameter's type; an array such as ``float a[8]`` is a pointer (C99 6.7.5.3)."""
     if kind.shape is not TypeClass.ARRAY or kind.pointee is None:
         return kind
     # In libclang, only the spelling of such an array has the address space.
@@ -101,8 +101,9 @@ def as_parameter(kind: TypeFacts) -> TypeFacts:
 
 
 _Key = tuple[str, str, int]
-"""A type as written, its canonical type, and where its structure is declared (-1: it has none). Two
-blocks may declare different structures of one name."""
+"""Key of the caches: a type as written, its canonical type, and the offset at which its structure
+is declared (-1 for other types), because two blocks may declare different structures of one name.
+"""
 _DERIVED = frozenset({_POINTER, _BLOCK_POINTER, *_ARRAYS})
 
 
@@ -194,8 +195,7 @@ class TypeReader:
     def _flat(self, kind: Any, depth: int) -> tuple[Leaf, ...]:
         """Return the leaves of one type, neighbours of the same scalar type merged.
 
-        Each type is read once: a structure of structures can have 8 leaves to the power of its
-        depth.
+        Each type is read only once, because a structure nested n times can have 8**n leaves.
 
         Raises:
             _UnknownLayoutError: Members overlap, are bit fields or are of no scalar type, or there
@@ -204,7 +204,7 @@ class TypeReader:
         canonical = kind.get_canonical()
         key = (kind.spelling, canonical.spelling, _declared_at(canonical))
         if key not in self._flat_known:
-            self._flat_known[key] = None  # unless no member raises an error
+            self._flat_known[key] = None  # stays None if a member raises an error
             merged: list[Leaf] = []
             with suppress(_UnknownLayoutError):
                 for leaf in self._parts(kind, depth):
@@ -283,7 +283,7 @@ class TypeReader:
 
 
 def _declared_at(kind: Any) -> int:
-    """Return the offset of the structure's declaration that a canonical type ends in; -1 if none."""
+    """Return where the structure below pointers and arrays is declared, an offset; -1 if none."""
     while kind._kind_id in _DERIVED:
         is_array = kind._kind_id in _ARRAYS
         kind = kind.element_type if is_array else kind.get_pointee()

@@ -130,7 +130,7 @@ def irregular(value: Value) -> Value:
 
 
 def other_operator(name: str, first: Value, second: Value) -> Value:
-    """Return ``first name second`` for an operator that is not linear."""
+    """Return the value of an operator that is not linear, applied to two values."""
     sources = first.sources | second.sources
     if first.is_uniform and second.is_uniform:
         return Value(sources=sources, constant=_folded(name, first.constant, second.constant))

@@ -262,7 +262,7 @@ def test_a_collector_that_only_waits_for_others_says_for_whom(
             warned_at_s.append(now_s)
     first = caplog.messages[0]
     assert first.startswith("no task for 60 s")
-    assert "far/7 has 2, for another 60 s unless it renews them" in first
+    assert "far/7 holds 2 (the leases end in 60 s unless it renews them)" in first
     assert len(warned_at_s) == 3, "after one TTL, and whenever the wait has doubled"
     loop.finish()
     loop.close()
