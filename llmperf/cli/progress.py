@@ -88,17 +88,26 @@ def done_before(num_done: int, num_tasks: int) -> str:
 
 @contextlib.contextmanager
 def interrupts_to(control: Control) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM, stop ``control`` after the current task; on a second one, at once."""
+    """On Ctrl-C or SIGTERM, stop ``control`` after the current task; on a second one, at once.
+
+    A terminal that closes (SIGHUP) also stops it after the current task, unless the signal is
+    ignored, as it is below ``nohup``.
+    """
 
     def handle(number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del frame
         if not control.is_collecting:
             raise KeyboardInterrupt  # no task has begun: kernels are still parsed or probed
+        if number == signal.SIGHUP and control.num_interrupts:
+            return  # when a terminal closes, both the system and the shell may send SIGHUP
         control.interrupt()
         if control.num_interrupts == 1:
             say("stopping after the current task; press Ctrl-C again to drop that task")
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    handled = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handled.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:

@@ -26,8 +26,8 @@ EXIT_MEANINGS: dict[Exit, str] = {
     Exit.NO_DEVICE: "No device is usable, or the device can no longer be opened.",
     Exit.TOO_MANY_FAILURES: "`collect` stopped: more rows failed than `--max-failures`, or no "
     "kernel could be built (then nothing is recorded).",
-    Exit.INTERRUPTED: "Interrupted (Ctrl-C or SIGTERM). `collect` has saved all finished tasks; "
-    "the same command resumes.",
+    Exit.INTERRUPTED: "Interrupted (Ctrl-C or SIGTERM; for `collect` also SIGHUP, a closed terminal). "
+    "`collect` has saved all finished tasks; the same command resumes.",
 }
 
 

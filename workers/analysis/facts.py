@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from llmperf_common.records import ArgumentKind, Signature
 from workers.analysis.bit_counts import BitCounts
 from workers.source.clang.activation import Activation
+from workers.source.clang.influence import influence_of
 from workers.source.clang.nodes import (
     Function,
     Node,
@@ -74,6 +75,8 @@ class KernelFacts:
     numbers that are passed to helpers or stored in the file's constants. ``flags``: by position of
     a scalar, the small values that it is compared with; 0 if it is itself a condition.
     ``neighbour_pairs``: positions of buffers that are read at some ``e`` and at ``e + 1``.
+    ``appended``: positions of buffers whose index depends on the result of an atomic operation in
+    global memory.
     """
 
     uses_groups: bool
@@ -84,6 +87,7 @@ class KernelFacts:
     literals: tuple[int, ...]
     flags: Mapping[int, tuple[int, ...]]
     neighbour_pairs: tuple[int, ...]
+    appended: frozenset[int]
 
 
 def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -> KernelFacts:
@@ -113,6 +117,7 @@ def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -
         literals=_literals(source, functions),
         flags=_flags(kernel, integers),
         neighbour_pairs=tuple(sorted(pairs)),
+        appended=influence_of(source, kernel).appended,
     )
 
 

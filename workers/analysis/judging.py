@@ -91,7 +91,9 @@ class Judge:
         seen = together(seen, self._probing.challenged())
         extents = []
         for index, argument in enumerate(self._pointers):
-            if argument.position in steering.by_target:
+            if argument.position in self._facts.appended:
+                extents.append(self._appended(argument, index, seen))
+            elif argument.position in steering.by_target:
                 extents.append(self._indexed(argument, index, seen, steering))
             elif argument.position in steered:
                 extents.append(self._extent(argument, index, widest, depends_on_contents=True))
@@ -260,6 +262,14 @@ class Judge:
             position=argument.position,
             form=None,
             reason=f"its index is computed from values of {names} ({_place(site)})",
+        )
+
+    def _appended(self, argument: Argument, index: int, seen: Seen) -> Extent:
+        site = self._furthest_site(index, seen)
+        return Extent(
+            position=argument.position,
+            form=None,
+            reason=f"its index is computed from the result of an atomic operation ({_place(site)})",
         )
 
     def _furthest_site(self, index: int, seen: Seen) -> Site | None:

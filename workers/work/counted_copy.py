@@ -8,8 +8,9 @@ what they do. Accesses are rewritten as for the memory analysis, but with the ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -31,7 +32,9 @@ from workers.analysis.copy.source_copy import (
 from workers.analysis.copy.walk import FunctionWalk
 from workers.source import builtin_groups as groups
 from workers.source.clang.cursor import deep_recursion
+from workers.source.clang.influence import Influence, influence_of
 from workers.source.clang.nodes import Space, TypeFacts
+from workers.source.clang.parse import ParserCrashError, parse
 from workers.work.blocks import Block, BlockWalk
 
 KERNEL_NAME = "lp_counted"
@@ -61,6 +64,8 @@ _IDS = groups.NDRANGE_CALLS | {"get_work_dim", "get_global_linear_id", "get_loca
 _GROUP_IDS = frozenset({"get_local_id", "get_group_id", "get_local_linear_id"})
 _COPIES = frozenset({"async_work_group_copy", "async_work_group_strided_copy"})
 _LEAVE = "goto lp_next;"
+_SHARES = re.compile(r"\b(?:atom|atomic|work_group|sub_group)_|barrier")
+"""What the text of a kernel contains whose work-items can see values of others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,8 @@ class CountedCopy:
     the sample consists of whole work-groups, not warps. ``sites``: the accesses whose sectors are
     recorded; None for an access to private or local memory. ``positions``: the positions of the
     kernel's pointer arguments. ``lacks_barriers``: barriers were left out that the caller wanted to
-    keep, because a CPU device would take very long to compile them.
+    keep, because a CPU device would take very long to compile them. ``influence``: what the kernel
+    decides by values of other work-items.
     """
 
     source: str
@@ -104,6 +110,7 @@ class CountedCopy:
     is_grouped: bool
     by_groups: bool
     lacks_barriers: bool = False
+    influence: Influence = field(default_factory=Influence)
 
     @property
     def has_atomics(self) -> bool:
@@ -134,9 +141,23 @@ def counted_copy(
         raise UnresolvedError("its text depends on macros of the device's compiler")
     try:
         with deep_recursion():
-            return _Maker(SourceCopy(source, name, build_options), without_barriers).made()
+            copy = SourceCopy(source, name, build_options)
+            made = _Maker(copy, without_barriers).made()
+            return replace(made, influence=_influence(copy.text, name, build_options))
     except RecursionError:
         raise UnresolvedError("an expression is nested too deeply") from None
+
+
+def _influence(text: str, name: str, build_options: str) -> Influence:
+    """Return what a kernel decides by values of other work-items. Raises UnresolvedError."""
+    if _SHARES.search(text) is None:
+        return Influence()
+    try:
+        parsed = parse(text, build_options)
+    except ParserCrashError as error:
+        raise UnresolvedError(str(error)) from error
+    kernel = next((one for one in parsed.kernels if one.name == name), None)
+    return Influence() if kernel is None else influence_of(parsed, kernel)
 
 
 class _Calls(CallRewriter):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel, LaunchConfig
 from workers.analysis.copy.rewriter import UnresolvedError
 from workers.device.interface import AccessRange, DeviceFailure
+from workers.source.clang.influence import Origin
 from workers.work.counted_copy import CountedCopy, counted_copy
 from workers.work.estimate import estimate
 from workers.work.launch import KERNEL_NS, KernelBudget, UncountedError, VirtualLaunch
@@ -28,6 +30,10 @@ _NUM_COMPARED = 2
 _MOST_COMPARED = 2**20
 """Maximum executions of basic blocks in a work-group that runs twice for a comparison. With
 barriers, so many executions take about 0.1 s."""
+_DECIDED_BY_ATOMICS = (
+    "what its work-items execute depends on results of atomic operations in global memory, and so "
+    "on all other work-items of the launch"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +42,9 @@ class CountedLaunch:
 
     ``ranges``: one range for each pointer argument that is accessed, also the ``__local`` ones. It
     begins at or before the argument's start, and holds the accesses of the work-items that have
-    run. ``is_covered``: these are a sample with the first and the last unit of the launch, so the
-    ranges say how far the launch reaches.
+    run. ``is_covered``: these are a sample with the first and the last unit of the launch, and no
+    result of an atomic operation decides where they access memory, so the ranges say how far the
+    launch reaches.
     """
 
     outcome: Work | Failure
@@ -78,8 +85,9 @@ def count_launches(
 ) -> Generator[CountedLaunch]:
     """Yield the work and the access ranges of each config, in order and as soon as they are known.
 
-    Work-items that meet at barriers also run one after another, if two of the configs show that
-    this changes no count. Such a run is dozens of times faster.
+    Work-items that meet at barriers also run one after another, if a few of the configs show that
+    this changes no count, and if no work-item branches on what others wrote before a barrier. Such
+    a run is dozens of times faster.
 
     Args:
         kernel: a kernel with a signature.
@@ -109,35 +117,53 @@ def count_launches(
         for config in configs:
             yield running.count(config, everything=everything, only_ranges=only_ranges)
     finally:
-        running.loaded.release()
+        running.release()
 
 
 class _Running:
-    """A kernel ready to be counted; ``is_unsure``: with barriers the counts might be different."""
+    """A kernel ready to be counted.
+
+    ``is_unsure``: with barriers the counts might be different. ``spare``: counts the configs that
+    this one cannot count.
+    """
 
     def __init__(
         self, loaded: VirtualKernel, copy: CountedCopy, time_ns: float, *, is_unsure: bool
     ) -> None:
         self.loaded, self.copy = loaded, copy
         self.is_unsure = is_unsure
+        self.spare: _Running | None = None
         self._budget = KernelBudget(time_ns)
+        self._origins = copy.influence
 
     def count(
         self, config: LaunchConfig, *, everything: bool, only_ranges: bool = False
     ) -> CountedLaunch:
         """Return the work of one config."""
         launch = None
+        is_decided = bool(self._origins.branches & Origin.ATOMIC)
         try:
             launch = self.launch(config)
-            if only_ranges:
+            if only_ranges or is_decided:
                 sample = launch.small_sample()
             else:
                 sample = launch.everything() if everything else launch.sample()
         except UncountedError as error:
+            if self.spare is not None:
+                return self.spare.count(config, everything=everything, only_ranges=only_ranges)
             return CountedLaunch(outcome=_failure(str(error)), ranges=self._ranges(launch))
+        if is_decided:
+            return CountedLaunch(outcome=_failure(_DECIDED_BY_ATOMICS), ranges=self._ranges(launch))
         work = estimate(self.copy, sample, without_barriers=self.is_unsure)
-        is_covered = launch.has_run_ends and not self.is_unsure
+        is_appending = bool(self._origins.indices & Origin.ATOMIC)
+        is_covered = launch.has_run_ends and not self.is_unsure and not is_appending
         return CountedLaunch(outcome=work, ranges=self._ranges(launch), is_covered=is_covered)
+
+    def release(self) -> None:
+        """Free what the device holds for this kernel."""
+        self.loaded.release()
+        if self.spare is not None:
+            self.spare.release()
 
     def _ranges(self, launch: VirtualLaunch | None) -> tuple[AccessRange, ...]:
         """Return a launch's ranges; () if missing barriers may have changed its indices."""
@@ -186,49 +212,77 @@ def _running(
     if not meeting.copy.is_grouped:
         return meeting
     single = made(without_barriers=True)
-    answer = _agree(meeting, single, configs)
-    if answer is False:
-        single.loaded.release()
+    answer = _compared(meeting, single, configs)
+    if answer is _Answer.DIFFERENT:
+        single.release()
         return meeting
-    meeting.loaded.release()
-    single.is_unsure = answer is None
+    single.is_unsure = answer is not _Answer.SAME
+    if meeting.copy.influence.branches & Origin.SHARED and answer is not _Answer.UNDEFINED:
+        # A few groups do not show how often a work-item sees what others wrote.
+        single.is_unsure = True
+        meeting.spare = single
+        return meeting
+    meeting.release()
     return single
 
 
-def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig]) -> bool | None:
+class _Answer(Enum):
+    """What a comparison of runs with and without barriers shows.
+
+    ``UNDEFINED``: some work-items skip a barrier that others reach. The effect of such a barrier is
+    undefined (PoCL runs work-items that have returned, in some builds and not in others).
+    """
+
+    SAME = auto()
+    DIFFERENT = auto()
+    UNDEFINED = auto()
+    UNKNOWN = auto()
+
+
+def _compared(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig]) -> _Answer:
     """Whether work-items run the same blocks, and reach as far, if they do not wait for each other.
 
-    Compares the first and last groups of some configs. The result is None if a comparison would
-    cost too much, or if some work-items skip a barrier that others reach. The effect of such a
-    barrier is undefined (PoCL runs work-items that have returned, in some builds and not in
-    others), so the comparison shows nothing.
+    Compares the first, middle and last groups of some configs: the smallest ones of two local
+    sizes, and the smallest one of the largest local size. ``UNKNOWN``: that would cost too much.
     """
     small = sorted(configs, key=lambda one: math.prod(one.global_size))
     chosen: dict[tuple[int, ...], LaunchConfig] = {}
     for config in small:
         if math.prod(config.local_size) <= meeting.loaded.max_lanes:
             chosen.setdefault(config.local_size, config)
-    answer = None
-    for config in list(chosen.values())[:_NUM_COMPARED]:
-        grid = meeting.grid(config)
-        try:
-            for end in dict.fromkeys((0, grid.num_units - 1)):
-                places = [grid.place(end)]
-                alone = single.launch(config)
-                apart = alone.rows(places)
-                if int(apart.sum(dtype=np.uint64)) > _MOST_COMPARED:
-                    return answer
-                met = meeting.launch(config)
-                together = met.rows(places)
-                if _skips_barriers(single.copy, apart, together):
-                    return None
-                if not np.array_equal(together, apart):
-                    return False
-                if met.access_ranges() != alone.access_ranges():
-                    return False
-                answer = True
-        except UncountedError:
-            return answer
+    some = list(chosen.values())[:_NUM_COMPARED]
+    some += sorted(chosen.values(), key=lambda one: math.prod(one.local_size))[-1:]
+    answer = _Answer.UNKNOWN
+    for config in {one.local_size: one for one in some}.values():
+        found = _groups_compared(meeting, single, config)
+        if found is not _Answer.SAME:
+            return answer if found is _Answer.UNKNOWN else found
+        answer = found
+    return answer
+
+
+def _groups_compared(meeting: _Running, single: _Running, config: LaunchConfig) -> _Answer:
+    """Compare some groups of one config; ``UNKNOWN`` if not even one can be compared."""
+    last = meeting.grid(config).num_units - 1
+    answer = _Answer.UNKNOWN
+    try:
+        for number in dict.fromkeys((0, last, last // 2)):
+            places = [meeting.grid(config).place(number)]
+            alone = single.launch(config)
+            apart = alone.rows(places)
+            if int(apart.sum(dtype=np.uint64)) > _MOST_COMPARED:
+                return answer
+            met = meeting.launch(config)
+            together = met.rows(places)
+            if _skips_barriers(single.copy, apart, together):
+                return _Answer.UNDEFINED
+            if not np.array_equal(together, apart) or (
+                met.access_ranges() != alone.access_ranges()
+            ):
+                return _Answer.DIFFERENT
+            answer = _Answer.SAME
+    except UncountedError:
+        return answer
     return answer
 
 

@@ -39,6 +39,8 @@ _PLAIN = ("fp32_ops", "fp64_ops", "fp16_ops", "int_ops")
 _SPECIAL = ("special_ops",)
 _BLOCK_NS, _ACCESS_NS, _PLAIN_NS, _SPECIAL_NS = 2.0, 20.0, 0.2, 10.0
 _ATOMIC_BYTES = 4
+_LARGEST_ERROR = 10.0
+"""Maximum relative error that is reported. A larger error says no more."""
 _SHARED = 4
 """Number of sampled units. If so many access one address atomically, all units of the launch are
 assumed to access this address."""
@@ -67,7 +69,8 @@ class Sample:
 
     ``places``: the units' coordinates. ``weights``: how many units each unit represents.
     ``strata``: number of the part of the launch from which each unit was drawn. ``is_exact``:
-    whether all units ran. ``group_bytes``: as in ``Work``.
+    whether all units ran. ``group_bytes``: as in ``Work``. ``others``: units that ran in the search
+    for parts and do not belong to the sample.
     """
 
     counts: tuple[UnitCounts, ...]
@@ -76,6 +79,7 @@ class Sample:
     strata: npt.NDArray[np.int64]
     is_exact: bool
     group_bytes: float | None = None
+    others: tuple[UnitCounts, ...] = ()
 
 
 def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Work:
@@ -114,7 +118,11 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
         warp_peak=float(of_warps.max() * warp_weights.sum() / (warp_weights @ of_warps)),
         sampled_items=len(rows),
         is_exact=sample.is_exact,
-        relative_error=0.0 if sample.is_exact else _relative_error(of_items, lanes, sample),
+        relative_error=min(
+            _LARGEST_ERROR,
+            _relative_error(of_items, lanes, sample)
+            + _unseen_error(copy, sample, per_block, lanes),
+        ),
         without_barriers=without_barriers,
     )
 
@@ -284,7 +292,7 @@ def _relative_error(of_items: _Floats, lanes: npt.NDArray[np.int64], sample: Sam
     starts = np.concatenate(([0], np.cumsum(lanes)[:-1]))
     of_units = np.add.reduceat(of_items, starts)
     total = float(sample.weights @ of_units)
-    if not total:
+    if sample.is_exact or not total:
         return 0.0
     variance = 0.0
     for number in np.unique(sample.strata):
@@ -294,3 +302,35 @@ def _relative_error(of_items: _Floats, lanes: npt.NDArray[np.int64], sample: Sam
         spread = of_units[is_here].var(ddof=1) if count > 1 else of_units[is_here][0] ** 2
         variance += units**2 * float(spread) / count * max(0.0, 1 - count / units)
     return float(np.sqrt(variance)) / total
+
+
+def _unseen_error(
+    copy: CountedCopy, sample: Sample, per_block: _Floats, lanes: npt.NDArray[np.int64]
+) -> float:
+    """Return the error due to blocks with work that no work-item of the sample has executed.
+
+    Assumes for each part that one unit in n executes these blocks, if n units of the part ran. A
+    work-item executes them once, or as often as in the units outside the sample that executed them.
+    The result is relative to the counted work. It is at least 1 if no store has been counted, but
+    such a block has one.
+    """
+    tallies = _tallies(copy)
+    cost = block_costs(copy)
+    writes = tallies["global_stores"] + tallies["global_atomics"]
+    is_unseen = (per_block == 0) & (cost > 0)
+    if sample.is_exact or not is_unseen.any():
+        return 0.0
+    times = np.ones_like(cost)
+    for one in sample.others:
+        times = np.maximum(times, one.rows.mean(axis=0))
+    items = 0.0
+    for number in np.unique(sample.strata):
+        is_here = sample.strata == number
+        count, units = int(is_here.sum()), float(sample.weights[is_here].sum())
+        if count < units:
+            items += float(sample.weights[is_here] @ lanes[is_here]) / count
+    unseen, seen = items * float((cost * times)[is_unseen].sum()), float(per_block @ cost)
+    error = unseen / seen if seen else _LARGEST_ERROR * (unseen > 0)
+    if items and writes[is_unseen].any() and not per_block @ writes:
+        error = max(1.0, error)
+    return error

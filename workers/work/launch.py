@@ -6,7 +6,7 @@ time, so that every machine gets the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +16,10 @@ from llmperf_common.records import LaunchConfig
 from workers.device.interface import AccessRange, DeviceFailure
 from workers.work import reuse
 from workers.work.counted_copy import CountedCopy
-from workers.work.cuts import boxes, find_cuts, find_layers, sampled
+from workers.work.cuts import KeyOf, boxes, find_cuts, find_layers, sampled
 from workers.work.estimate import Sample, UnitCounts, block_bytes, block_costs, block_ns
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
+from workers.work.strips import Diagonal, find_diagonal, find_strips
 from workers.work.units import WARP, Box, Grid, Place, Unit
 
 MOST_GROUPS = 16
@@ -33,6 +34,11 @@ _FEW_UNITS = 16
 a bound begins to act."""
 _FEWEST_GROUPS = 4
 """Number of work-groups that the search for cuts leaves over for the sample itself."""
+_MOST_FOR_STRIPS = 16
+"""Maximum work-groups that the search for strips and diagonals runs; a sample of warps has a
+quarter of its warps for this search."""
+_STRIP_PARTS = 4
+"""Number of parts by which strips may exceed the usual number."""
 _LEAST_SPREAD = 0.1
 _FEW_EACH = 4
 """Units of each part that run first. The spread of their work decides how many more units run."""
@@ -95,6 +101,8 @@ class VirtualLaunch:
         self._bytes_of_blocks = block_bytes(copy)
         self._work_of_blocks = 1 + block_costs(copy)
         self._ns_of_blocks = block_ns(copy) * (_OF_GROUP if copy.is_grouped else 1)
+        self._num_for_strips = 0
+        self._diagonal: Diagonal | None = None
         self._left = _LAUNCH_NS
         self._budget = budget
         self._whole = boxes(grid, (0,) * len(grid.sides))
@@ -149,7 +157,11 @@ class VirtualLaunch:
                 self._run_some(self._ends)
             return self._sample(list(dict.fromkeys((*first, *places))), self._whole)
         parts = self._parts(most)
-        return self._sample(self._of_parts(parts, most), parts)
+        places = self._of_parts(parts, most)
+        if self._diagonal is not None:
+            on = [place for part in parts for place in self._diagonal.places(part, _FEW_EACH)]
+            places = list(dict.fromkeys((*places, *self._run_some(on))))
+        return self._sample(places, parts)
 
     def rows(self, places: Sequence[Place]) -> npt.NDArray[np.uint32]:
         """Return how often each work-item of these units runs each block; raises UncountedError."""
@@ -163,21 +175,40 @@ class VirtualLaunch:
         some = self._run_some(list(dict.fromkeys((*self._ends, *sampled(self._whole, 2, (1,))))))
         # If data make all work-items differ, the comparison only looks at which blocks they run.
         is_regular = len({self._busiest(place).tobytes() for place in some}) <= 1 + len(some) // 2
+        key_of = self._key_within(for_search, is_regular=is_regular)
+        cuts = find_cuts(grid, key_of)
+        layers: tuple[tuple[int, ...], ...] = ((),) * len(grid.sides)
+        if not by_groups and len(grid.sides) > 1:
+            layers = find_layers(grid, cuts, key_of)
+        before = len(self._runs)
+        strips = self._strips(before + (_MOST_FOR_STRIPS if by_groups else most // 4), is_regular)
+        self._num_for_strips = len(self._runs) - before
+        marks = [(*some, *others) for some, others in zip(layers, strips, strict=True)]
+        return boxes(grid, cuts, marks, most=most // 4 + _STRIP_PARTS * any(strips))
+
+    def _strips(self, limit: int, is_regular: bool) -> tuple[tuple[int, ...], ...]:
+        """Find rows, planes and a diagonal that differ from what is around them."""
+        local_size = self._config.local_size
+        key_of = self._key_within(limit, is_regular=is_regular)
+        self._diagonal = find_diagonal(self._grid, local_size, key_of)
+        scalars = [one.value for one in self._config.args if isinstance(one.value, int)]
+        return find_strips(self._grid, local_size, list(dict.fromkeys(scalars)), key_of)
+
+    def _key_within(self, limit: int, *, is_regular: bool) -> KeyOf:
+        """Return a function that runs units until ``limit`` units have run."""
 
         def key_of(place: Place) -> bytes | None:
             is_new = place not in self._runs
-            if is_new and (len(self._runs) >= for_search or not self._run_some([place])):
+            if is_new and (len(self._runs) >= limit or not self._run_some([place])):
                 return None
             busiest = self._busiest(place)
             return (busiest if is_regular else busiest > 0).tobytes()
 
-        cuts = find_cuts(grid, key_of)
-        layers = () if by_groups or len(grid.sides) == 1 else find_layers(grid, cuts, key_of)
-        return boxes(grid, cuts, layers, most=most // 4)
+        return key_of
 
     def _of_parts(self, parts: Sequence[Box], most: int) -> list[Place]:
         """Run units of all parts, and more units of parts that are large or whose units differ."""
-        most = max(len(parts), most - len(self._runs))
+        most = max(len(parts), most + self._num_for_strips - len(self._runs))
         few = min(most, max(len(parts), min(most // 2, _FEW_EACH * len(parts))))
         places = self._run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
         if few == most:
@@ -323,22 +354,35 @@ class VirtualLaunch:
             return places
         return [place for place in places if part.holds(place)]
 
+    def _split(self, part: Box, places: Sequence[Place]) -> Iterator[tuple[Sequence[Place], float]]:
+        """Yield the places of a part, on and off the diagonal, and the share of units for each."""
+        if self._diagonal is not None:
+            on = [place for place in places if self._diagonal.holds(place)]
+            off = [place for place in places if not self._diagonal.holds(place)]
+            share = self._diagonal.share(part)
+            if on and off:
+                yield from ((on, share), (off, 1 - share))
+                return
+        if places:
+            yield places, 1.0
+
     def _sample(self, places: Sequence[Place], parts: Sequence[Box]) -> Sample:
         """Return the counts of units, each with the number of units that it represents."""
         weights: list[float] = []
         strata: list[int] = []
         run: list[Place] = []
-        for number, part in enumerate(parts):
-            chosen = self._within(part, places)
-            run += chosen
-            if chosen:
-                weight = self._grid.num_items(part) / self._grid.lanes_of(chosen)
+        for part in parts:
+            for chosen, share in self._split(part, self._within(part, places)):
+                weight = share * self._grid.num_items(part) / self._grid.lanes_of(chosen)
+                run += chosen
+                strata += [len(weights)] * len(chosen)
                 weights += [weight] * len(chosen)
-            strata += [number] * len(chosen)
+        in_sample = set(run)
         return Sample(
             counts=tuple(self._runs[place] for place in run),
             places=tuple(run),
             weights=np.array(weights),
             strata=np.array(strata),
             is_exact=len(run) == self._grid.num_units,
+            others=tuple(counts for place, counts in self._runs.items() if place not in in_sample),
         )

@@ -230,7 +230,11 @@ def test_another_plan_on_the_same_folder_is_a_usage_error(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_finishes_the_task_in_hand_and_the_rest_is_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_finishes_the_task_in_hand_and_the_rest_is_resumed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """So does a terminal that closes (SIGHUP), which ended the run at once."""
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(8)])
     device = replay_file(
         tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}]
@@ -239,7 +243,7 @@ def test_ctrl_c_finishes_the_task_in_hand_and_the_rest_is_resumed(tmp_path: Path
     process = command.start()
     wait_until(lambda: any((tmp_path / "data").glob("manifest-*.json")))
     wait_until(lambda: len(list((tmp_path / "data" / "kernels").glob("*.parquet"))) >= 1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "resume" in err

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmperf_common.records import LaunchConfig
+from llmperf_common.records import LaunchConfig, Strategy
 from workers.plan.mixing import mix32
 from workers.work.counted_copy import NUM_TURNS, CountedBlock, CountedCopy, CountedSite
 from workers.work.cuts import boxes, find_cuts, sampled
@@ -246,7 +246,15 @@ def test_units_that_ran_in_the_search_are_part_of_the_sample() -> None:
     grid = grid_of((1024,), WARP, by_groups=False)
     (first,) = sampled(boxes(grid, (0,)), 1, (1,))
     kernel = cast("VirtualKernel", _Heavy(first[0]))
-    config = cast("LaunchConfig", None)
+    config = LaunchConfig(
+        sample_id="s",
+        global_size=(1024 * WARP,),
+        local_size=(WARP,),
+        args=(),
+        regime=None,
+        strategies=(Strategy.SIMPLE,),
+        seed=1,
+    )
     found = VirtualLaunch(kernel, COPY, config, grid, KernelBudget()).sample()
     assert len(found.counts) > 1
     assert max(int(one.rows.max()) for one in found.counts) == 2**18

@@ -1,0 +1,114 @@
+"""Which branches and indices of a kernel depend on values of other work-items."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.source.clang.influence import Influence, Origin, influence_of
+from workers.source.clang.parse import parse
+
+HEAD = "__kernel void k(__global const float *a, __global float *o, volatile __global int *c, int n, __local float *t)"
+ID = " int g = get_global_id(0), l = get_local_id(0); "
+BARRIER = " barrier(CLK_LOCAL_MEM_FENCE); "
+GLOBAL_BARRIER = " barrier(CLK_GLOBAL_MEM_FENCE); "
+
+
+def influence(body: str, before: str = "") -> Influence:
+    parsed = parse(f"{before} {HEAD} {{ {ID} {body} }}")
+    assert not parsed.errors, parsed.errors
+    return influence_of(parsed, parsed.kernels[0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "int s; while ((s = atomic_inc(c)) < n) o[s] = a[s];",
+        "if (atomic_add(c, 3) < n) o[g] = a[g];",
+        "int s = atomic_inc(c); int r = s + 1; for (int i = 0; i < r; ++i) o[g] += a[i];",
+        "o[g] = atomic_xchg(&c[g], 1) ? a[g] : 0;",
+        "int s = atom_inc(c); if (g < n && a[s] > 0) o[g] = 1;",
+        "switch (atomic_dec(c)) { case 0: o[g] = 1; }",
+        "if (atomic_cmpxchg(&c[g], 0, 1) == 0) o[g] = 1;",
+        "int part[4]; part[l & 3] = atomic_inc(c); if (part[0] < n) o[g] = 1;",
+        "__local int last; if (l == 0) last = atomic_inc(c) == n;"
+        + BARRIER
+        + "if (last) o[g] = 1;",
+    ],
+)
+def test_branches_on_results_of_global_atomics(body: str) -> None:
+    assert influence(body).branches & Origin.ATOMIC
+
+
+@pytest.mark.parametrize(
+    ("helpers", "body"),
+    [
+        ("int next(volatile __global int *q) { return atomic_inc(q); }", "if (next(c) < n) o[g] = 1;"),
+        ("void next(volatile __global int *q, int *s) { *s = atomic_inc(q); }", "int s; next(c, &s); if (s < n) o[g] = 1;"),
+        ("void work(__global float *p, int s) { if (s > 3) p[0] = 1; }", "work(o, atomic_inc(c));"),
+    ],
+)  # fmt: skip
+def test_results_are_followed_through_helpers(helpers: str, body: str) -> None:
+    assert influence(body, helpers).branches == Origin.ATOMIC
+
+
+@pytest.mark.parametrize(
+    ("body", "appended"),
+    [
+        ("int s = atomic_inc(c); o[2 * s] = a[g];", {1}),
+        ("__global float *p = o + atomic_inc(c); p[1] = a[g];", {1}),
+        ("int s = atomic_inc(c); vstore4((float4)(1), s, o);", {1}),
+        ("o[g] = atomic_inc(c);", set()),
+        ("o[g] = atomic_inc(c) < n ? 1 : 0;", set()),
+        ("if (a[g] > 0) atomic_inc(c);", set()),
+    ],
+)
+def test_results_as_indices_or_values_decide_no_branch(body: str, appended: set[int]) -> None:
+    found = influence(body)
+    assert found.branches == Origin.NOTHING
+    assert found.appended == appended
+    assert bool(found.indices & Origin.ATOMIC) == bool(appended)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "int old, sum; do { old = c[0]; sum = old + 1; } while (atomic_cmpxchg(c, old, sum) != old);",
+        "int old = c[0], seen; do { seen = old; old = atomic_cmpxchg(c, seen, seen + 1); } while (seen != old);",
+        "if (atomic_min(&c[g], n) > n) o[g] = 1;",
+        "if (atomic_or(c, 0) > n) o[g] = 1;",
+    ],
+)
+def test_a_work_item_that_repeats_its_own_update_is_not_followed(body: str) -> None:
+    assert influence(body).branches == Origin.NOTHING
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "t[l] = a[g];" + BARRIER + "if (t[l ^ 1] > t[l]) o[g] = 1;",
+        "__local int any; any = 0;"
+        + BARRIER
+        + "if (a[g] > 0) any = 1;"
+        + BARRIER
+        + "if (any) o[g] = 1;",
+        "__local float u[64]; u[l] = a[g];"
+        + BARRIER
+        + "float m = u[0]; int k = m; while (k--) o[g] += 1;",
+        "o[g] = a[g];" + GLOBAL_BARRIER + "if (o[g ^ 1] > 0) o[g] = 1;",
+        "__local int f; int old = atomic_inc(&f);" + BARRIER + "if (old == 0) o[g] = 1;",
+    ],
+)
+def test_branches_on_memory_that_others_write(body: str) -> None:
+    assert influence(body).branches == Origin.SHARED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "t[l] = a[g];" + BARRIER + "for (int s = 32; s > 0; s >>= 1) { if (l < s) t[l] += t[l + s];" + BARRIER + "} if (l == 0) o[g] = t[0];",
+        "o[g] = a[g];" + BARRIER + "if (a[g] > 0) o[g] = 1;",
+        "o[g] = a[g];" + GLOBAL_BARRIER + "if (a[g] > 0) o[g] = 1;",
+    ],
+)  # fmt: skip
+def test_shared_values_that_decide_nothing(body: str) -> None:
+    assert influence(body).branches == Origin.NOTHING
