@@ -37,6 +37,8 @@ _FEWEST_GROUPS = 4
 _MOST_FOR_STRIPS = 16
 """Maximum work-groups that the search for strips and diagonals runs; a sample of warps has a
 quarter of its warps for this search."""
+_SHARE_FOR_STRIPS = 0.25
+"""Share of the time that is left for a sample, after which this search ends."""
 _STRIP_PARTS = 4
 """Number of parts by which strips may exceed the usual number."""
 _LEAST_SPREAD = 0.1
@@ -189,17 +191,19 @@ class VirtualLaunch:
     def _strips(self, limit: int, is_regular: bool) -> tuple[tuple[int, ...], ...]:
         """Find rows, planes and a diagonal that differ from what is around them."""
         local_size = self._config.local_size
-        key_of = self._key_within(limit, is_regular=is_regular)
+        least = self._left * (1 - _SHARE_FOR_STRIPS)
+        key_of = self._key_within(limit, is_regular=is_regular, least_left=least)
         self._diagonal = find_diagonal(self._grid, local_size, key_of)
         scalars = [one.value for one in self._config.args if isinstance(one.value, int)]
         return find_strips(self._grid, local_size, list(dict.fromkeys(scalars)), key_of)
 
-    def _key_within(self, limit: int, *, is_regular: bool) -> KeyOf:
-        """Return a function that runs units until ``limit`` units have run."""
+    def _key_within(self, limit: int, *, is_regular: bool, least_left: float = 0.0) -> KeyOf:
+        """Return a function that runs units until ``limit`` have run or little time is left."""
 
         def key_of(place: Place) -> bytes | None:
             is_new = place not in self._runs
-            if is_new and (len(self._runs) >= limit or not self._run_some([place])):
+            is_over = len(self._runs) >= limit or self._left < least_left
+            if is_new and (is_over or not self._run_some([place])):
                 return None
             busiest = self._busiest(place)
             return (busiest if is_regular else busiest > 0).tobytes()

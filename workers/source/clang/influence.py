@@ -148,8 +148,7 @@ class _Flow:
     def _roots(self, node: Node) -> set[str]:
         """Return the keys of the variables that an address or a place may belong to."""
         if node.kind is NodeKind.REFERENCE:
-            if node.type.space is Space.LOCAL:
-                self._local.add(self._class(node.key))
+            self._note_local(node)
             return {node.key}
         if node.kind is NodeKind.CALL:
             callee = self._source.functions.get(node.key)
@@ -262,6 +261,12 @@ class _Flow:
             if origin & Origin.ATOMIC:
                 self._appended |= self._roots(place)
 
+    def _note_local(self, variable: Node) -> None:
+        key = self._class(variable.key)
+        if variable.type.space is Space.LOCAL and key not in self._local:
+            self._local.add(key)
+            self._is_changed = True
+
     # -- assignments -----------------------------------------------------------------------------
 
     def _stored(self, place: Node, origin: Origin, value: Node | None = None) -> Origin:
@@ -276,8 +281,7 @@ class _Flow:
 
     def _assigned(self, variable: Node, origin: Origin, value: Node | None) -> None:
         """Note that a variable gets a value."""
-        if variable.type.space is Space.LOCAL:
-            self._local.add(self._class(variable.key))
+        self._note_local(variable)
         if variable.type.shape is TypeClass.POINTER:
             self._add(self._values, variable.key, origin)
             if value is not None:
