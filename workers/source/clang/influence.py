@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 
 from workers.source.builtin_groups import ATOMIC_PREFIXES, COPY_PREFIX, VECTOR_MEMORY_PREFIXES
+from workers.source.clang.cursor import deep_recursion
 from workers.source.clang.nodes import (
     Function,
     Node,
@@ -41,6 +42,9 @@ _COSTLY = frozenset(
     }
 )  # fmt: skip
 """Kinds of operands that may do work; skipping another operand changes no count."""
+_MOST_PASSES = 40
+"""Maximum passes over a kernel. A pass follows a value through at least one assignment. After so
+many, each branch is taken to depend on all values that have an origin."""
 _POINTERS = frozenset({TypeClass.POINTER, TypeClass.ARRAY})
 
 
@@ -75,7 +79,8 @@ def influence_of(source: ParsedSource, kernel: Function) -> Influence:
     whose expected value is a variable, an operation that adds 0 (it only reads), and a minimum or
     maximum.
     """
-    return _Flow(source, kernel).influence()
+    with deep_recursion():
+        return _Flow(source, kernel).influence()
 
 
 class _Flow:
@@ -104,13 +109,20 @@ class _Flow:
                 pointee = parameter.type.pointee
                 if pointee is not None and pointee.space is Space.LOCAL:
                     self._local.add(parameter.key)
-        while self._is_changed:
+        for _ in range(_MOST_PASSES):
+            if not self._is_changed:
+                break
             self._is_changed = False
             self._branches = self._indices = Origin.NOTHING
             self._appended = set()
             for one in self._functions:
                 self._function = one
                 self._origin(one.body)
+        if self._is_changed:
+            for known in (self._values, self._contents, self._returns):
+                for origin in known.values():
+                    self._branches |= origin
+                    self._indices |= origin
         appended = {self._class(key) for key in self._appended}
         return Influence(
             branches=self._branches,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from workers.source.clang.influence import Influence, Origin, influence_of
@@ -112,3 +114,16 @@ def test_branches_on_memory_that_others_write(body: str) -> None:
 )  # fmt: skip
 def test_shared_values_that_decide_nothing(body: str) -> None:
     assert influence(body).branches == Origin.NOTHING
+
+
+def test_many_assignments_in_reverse_order_end_with_the_worst_case() -> None:
+    names = [f"v{n}" for n in range(300)]
+    declared = "".join(f" int {name} = 0;" for name in names)
+    chain = "".join(f" {one} = {other};" for one, other in itertools.pairwise(names))
+    body = f"{declared} {chain} v299 = atomic_inc(c); if (v0) o[g] = 1;"
+    assert influence(body).branches == Origin.ATOMIC
+
+
+def test_deep_code_is_followed() -> None:
+    body = "".join(f"if (n == {n}) o[g] = {n}; else " for n in range(400))
+    assert influence(f"{body} if (atomic_inc(c)) o[g] = 1;").branches == Origin.ATOMIC
