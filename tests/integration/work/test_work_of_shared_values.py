@@ -41,7 +41,10 @@ LARGE_GROUPS = """__kernel void k(__global const float *a, __global float *o) {
     int l = get_local_id(0), n = get_local_size(0), g = get_global_id(0);
     t[l] = a[g];
     barrier(CLK_LOCAL_MEM_FENCE);
-    o[g + (n >= 256 ? (int)(t[(l + 1) % n] * 100.0f) : 0)] = t[0];
+    float other = t[n - 1 - l];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    t[l] = 0;
+    o[g + (n >= 256 ? (int)(other * 100.0f) : 0)] = 1;
 }"""
 
 
