@@ -84,7 +84,10 @@ def test_a_card_at_rest_and_one_that_is_gone(capsys):
 def test_without_nvml_one_line_says_so(capsys):
     absent = NvmlAbsent(reason="nvidia-ml-py is not installed", mend=INSTALL)
     text = told(GpuState(owner=None, absent=absent), capsys)
-    assert "processes are unknown: nvidia-ml-py is not installed to mend: pip install nvidia-ml-py" in text
+    assert (
+        "processes are unknown: nvidia-ml-py is not installed to mend: pip install nvidia-ml-py"
+        in text
+    )
 
 
 def test_the_document():
