@@ -107,7 +107,7 @@ def check_prepared(prepared: Path, init: Init | None) -> None:
     """
     open_token_store(prepared / TOKENS_FOLDER, check_content=True)
     content = read_json(prepared / SPEC_FILE)
-    mend = f"delete the folder {prepared} and train again, which writes it anew, or name a new --out"
+    mend = f"delete {prepared} and train again, which writes it anew, or name a new --out"
     try:
         _check_no_links(prepared)
         with reading(f"{prepared / SPEC_FILE}"):

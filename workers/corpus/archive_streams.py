@@ -23,10 +23,11 @@ MAX_HEADER_BYTES = 2**20
 """Bytes of the names and extended headers of one tar member; the reader holds them in memory."""
 MAX_XZ_MEMORY_BYTES = 256 * 2**20
 """Bytes of memory for one xz decoder. `xz -9` needs 65 MiB; a header may ask for 4 GiB."""
-SMALL_STREAM_BYTES = 512
-"""Unpacked bytes below which a compressed stream is small. A tar header has as many."""
+SMALL_STREAM_BYTES = 2**14
+"""Unpacked bytes below which a compressed stream is small. ``MAX_UNPACKED_BYTES`` allows 262,144
+larger streams, which take 5 s. Programs that write many streams write 64 KiB or more to each."""
 MAX_SMALL_STREAMS = 10_000
-"""Number of small streams. Each takes about 10 us and 14 bytes or more of the file, so 40 MB could
+"""Number of small streams. Each takes 10 to 20 us and 14 bytes or more of the file, so 40 MB could
 take 20 s. Programs write one or two; bgzip ends a file with an empty one."""
 _READ_BYTES = 1 << 16
 

@@ -129,7 +129,7 @@ def test_a_silent_git_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_git_with_much_to_complain_about_is_not_given_up(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Broken indexes of packs made git wait at a full pipe; of 8,000 it complains in 2 MiB."""
+    """Broken indexes of packs made git wait at a full pipe; of 8,000, in over 1 MiB."""
     monkeypatch.setattr(git_process, "_MAX_SILENCE_S", 5)
     blob = git(root, "hash-object", "-w", "--stdin", given=KERNEL)
     source = commit(root, f"100644 blob {blob}\ta.cl")
