@@ -47,7 +47,7 @@ DEVICE_MACRO = re.compile(
     r"\b(?:__OPENCL_\w+|CL_VERSION_\w+|__opencl_c_\w+|__IMAGE_SUPPORT__|__GPU__|__CPU__"
     r"|__FAST_\w+|__FINITE_MATH_ONLY__|FP_FAST_\w+|HALF_(?:MAX|MIN|EPSILON|DIG|MANT_DIG|RADIX)\w*"
     r"|__has_\w+|__clang\w*|__llvm__|__GNUC\w*|__STDC_HOSTED__|__SPIR\w*|__NV\w+|__CUDA\w*"
-    r"|__(?:AMD|amd|R600|INTEL|POCL|APPLE|ANDROID|linux|x86_64|i386|aarch64|arm|SSE|AVX)\w*"
+    r"|__(?:AMD|amd|gfx|GFX|tune_|riscv_|ARM_|R600|INTEL|POCL|APPLE|ANDROID|linux|x86_64|i386|aarch64|arm|SSE|AVX)\w*"
     r"|__LP64__|_LP64|__SIZEOF_POINTER__|__SIZE_MAX__|__LONG_LONG_MAX__|_WIN32|_WIN64|POCL_\w+"
     r"|cl_(?:khr|nv|intel|amd|arm|apple|APPLE|ext|qcom|img|pocl)_\w+"
     r"|_+OPENCL_\w*|_+POCL_?\w*|_KERNEL_\w*|CL_DEVICE_\w+|_MSC_VER|__EMBEDDED_PROFILE__"

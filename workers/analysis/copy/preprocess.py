@@ -27,9 +27,12 @@ MAX_EXPANDED_TOKENS = 2**16
 
 SPLICE = re.compile(r"(?:\\|\?\?/)[^\S\n]*\n")
 _DIGRAPH = re.compile(
-    r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|(?P<hash>%:)", re.DOTALL
+    r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    r"|(?P<hash>%:)|(?P<open>[\"'][^\n]*/\*)",
+    re.DOTALL,
 )
-"""The sign ``%:``, which clang reads as ``#``, or what may contain it without that meaning."""
+"""The sign ``%:``, which clang reads as ``#``, or what may contain it without that meaning. After a
+quotation mark without a partner, as in ``#error don't /*``, pcpp begins a comment and clang not."""
 _NOT_OF_PCPP = frozenset({"elifdef", "elifndef", "import", "include_next", "assert", "unassert"})
 _DECIDES_MACROS = re.compile(r"push_macro|pop_macro|__VA_OPT__")
 """What pcpp leaves in the text, although it decides how clang expands macros."""
@@ -170,12 +173,12 @@ def expand_macros(source: str, build_options: str = "") -> str:
 
 
 def _refuse_digraphs(source: str) -> None:
-    if "%:" not in (text := SPLICE.sub("", source)):
-        return
+    text = SPLICE.sub("", source.replace("??/", "\\"))
     for found in _DIGRAPH.finditer(text):
-        if found["hash"]:
+        if found["hash"] or found["open"]:
             line = text.count("\n", 0, found.start()) + 1
-            raise ExpansionError(f"near line {line}: %: in place of # is not supported")
+            what = "%: in place of #" if found["hash"] else "a comment after an open quotation mark"
+            raise ExpansionError(f"near line {line}: {what} is not supported")
 
 
 def _refuse_what_decides_macros(text: str) -> None:

@@ -121,6 +121,11 @@ def test_a_text_with_the_sign_of_a_mark_is_told() -> None:
         ("#define F(...) (0 __VA_OPT__(+1))\nint one = F(1);", "__VA_OPT__"),
         ("/* %: */ int one;\n%:define M 9", r"near line 2: %:"),
         ("#if 0\n%\\\n:else\n#endif", r"near line 2: %:"),
+        (
+            "#define Q don't /*\n#define M 9\n// */\n",
+            "line 1: a comment after an open quotation mark",
+        ),
+        ('#if 0\nsay "/*\n#endif\n%:define M 9\n// */\n', "line 2: a comment after an open"),
     ],
 )
 def test_what_clang_obeys_and_pcpp_does_not_is_refused(source: str, message: str) -> None:
@@ -130,11 +135,12 @@ def test_what_clang_obeys_and_pcpp_does_not_is_refused(source: str, message: str
 
 def test_a_digraph_in_a_string_or_comment_is_no_directive() -> None:
     expand_macros("__constant char a[] = \"100 %: \"; // %:\n/* %: */ __constant char b = '%';")
+    expand_macros("#if 0\ndon't // say \"this\"\n#endif\n// don't\n/* don't */ int c; /* isn't */")
 
 
 OF_USERS = "_CL_UTIL_H _CL_DEFINES M_TILE_H M_2_H ALIGN4 ALIGN8 double CL_TILE kernel_width size"
 OF_COMPILERS = """_CL_ALWAYSINLINE M_SQRT1_2_H _MSC_VER __EMBEDDED_PROFILE__ __riscv_xlen
-__powerpc64__ __FLT_EVAL_METHOD__ __i386__"""
+__powerpc64__ __gfx1100__ __GFX11__ __ARM_FEATURE_SVE __FLT_EVAL_METHOD__ __i386__"""
 
 
 @pytest.mark.parametrize("name", OF_USERS.split())
