@@ -40,7 +40,6 @@ VARYING = {
     "enum { M = sizeof(T(min)) };",
     "a macro in the text": "int one = __BIGGEST_ALIGNMENT__;",
     "a text of the compiler": "int one = sizeof(__VERSION__) + sizeof(__FILE__);",
-    "doubles or none": "#ifdef cl_khr_fp64\ndouble one;\n#else\nfloat one;\n#endif",
     "a value that is no version": "#if __clang_major__ > 9\n#endif\nint one;",
     "many": f"{asked(*MANY[:6])}#if defined(__llvm__) && !defined(__AVX512F__)\n{OTHER}",
     "too many": asked(*MANY),
@@ -75,6 +74,7 @@ ALIKE = {
     "a pragma or another": "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
     "#elif defined(cl_amd_fp64)\n#pragma OPENCL EXTENSION cl_amd_fp64 : enable\n#else\n"
     '#error "no doubles"\n#endif\ndouble one;',
+    "doubles": "#ifdef cl_khr_fp64\ndouble one;\n#endif\nfloat other;",
     "versions": "#if __OPENCL_VERSION__ >= 120\nint one;\n#else\nint one;\n#endif",
     "a version that is defined": "#ifdef __OPENCL_VERSION__\nint one;\n#endif",
     "a guard": "#ifndef MINE_H\n#define MINE_H\nint one;\n#endif",
