@@ -31,17 +31,18 @@ from workers.analysis.copy.device_macros import (
 from workers.analysis.copy.preprocess import SPLICE, ExpansionError, KernelPreprocessor
 
 MOST_EXPANSIONS = 256
+"""Maximum number of expansions. A text with more combinations of answers counts as one that varies
+by device."""
 MOST_EXPANDED_CHARACTERS = 3 * 2**18
-"""Maximum number of characters of all expansions, about 1 s; at least two are always made."""
+"""Maximum number of characters of all expansions and their sources, about 1 s. A text that needs
+more counts as one that varies by device; but two expansions are always made."""
 
 _BEGIN, _END = "llmperf_begin_", "_end_llmperf"
 _CUT_WORD = re.compile(r"\w(?:\\|\?\?/)[^\S\n]*\n\w")
 """A word that goes on in the next line; pcpp takes it for two."""
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _HASH = re.compile(r"#|%:|\?\?=")
-_WITHOUT_QUESTION = re.compile(
-    r"^[ \t]*#[ \t]*(?:define|undef|pragma|include|line)\b", re.MULTILINE
-)
+_WITHOUT_QUESTION = re.compile(r"^[ \t]*#[ \t]*(?:define|undef|pragma|line)\b", re.MULTILINE)
 _DIRECTIVE_LINE = re.compile(r"^[ \t]*#.*$|\s+", re.MULTILINE)
 _MARK = re.compile(rf"{_BEGIN}(\w+?){_END}")
 _WORD_OR_STRING = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[\w$]+")
@@ -75,7 +76,7 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
 
 
 def _may_ask(source: str, build_options: str) -> bool:
-    """Whether the text has conditions, builds names or strings, or names macros of devices."""
+    """Whether the text has conditions or headers, builds names or strings, or names macros."""
     lines = SPLICE.sub("", source)
     if len(_HASH.findall(lines)) > len(_WITHOUT_QUESTION.findall(lines)) or "#" in build_options:
         return True
@@ -212,6 +213,9 @@ class _Device(KernelPreprocessor):
         if _BEGIN in token.value:  # the operator ``defined`` comes from a macro's expansion
             return self.defines(_name_of(token.value))
         return super().on_unknown_macro_in_defined_expr(token)
+
+    def on_include_not_found(self, *_arguments: Any) -> None:
+        raise _DependsOnDeviceError  # the device's compiler may find the file
 
     def undef(self, tokens: Any) -> None:
         super().undef(tokens)

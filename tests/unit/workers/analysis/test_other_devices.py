@@ -46,6 +46,7 @@ VARYING = {
     "another branch": f"#if 0\n#elifdef __k8__\n{OTHER}",
     "a digraph": f"%:ifdef __k8__\n{OTHER}",
     "the rounding of the compiler": f"#if __FLT_EVAL_METHOD__\n{OTHER}",
+    "a header that a device may find": '#include "more.h"\n#ifndef M\n#define M 1\n#endif\nint a[M];',
     "wide numbers": f"#if 1 << 64\n{OTHER}",
 }
 
@@ -75,6 +76,7 @@ ALIKE = {
     "#elif defined(cl_amd_fp64)\n#pragma OPENCL EXTENSION cl_amd_fp64 : enable\n#else\n"
     '#error "no doubles"\n#endif\ndouble one;',
     "doubles": "#ifdef cl_khr_fp64\ndouble one;\n#endif\nfloat other;",
+    "a header that is left out": '#ifdef USE\n#include "more.h"\n#endif\nint one;',
     "versions": "#if __OPENCL_VERSION__ >= 120\nint one;\n#else\nint one;\n#endif",
     "a version that is defined": "#ifdef __OPENCL_VERSION__\nint one;\n#endif",
     "a guard": "#ifndef MINE_H\n#define MINE_H\nint one;\n#endif",
