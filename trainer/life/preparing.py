@@ -107,7 +107,7 @@ def check_prepared(prepared: Path, init: Init | None) -> None:
     """
     open_token_store(prepared / TOKENS_FOLDER, check_content=True)
     content = read_json(prepared / SPEC_FILE)
-    mend = f"delete {prepared} and train again, which writes it anew, or name a new --out"
+    mend = f"delete the folder {prepared} and train again, or name a new --out"
     try:
         _check_no_links(prepared)
         with reading(f"{prepared / SPEC_FILE}"):
@@ -183,12 +183,10 @@ def _check_hashes(prepared: Path, hashes: Mapping[str, str]) -> None:
     )
     if not changed:
         return
-    first = changed[0]
-    if first not in hashes:
-        raise _AdditionalFileError(
-            f"{prepared}: {ascii(first)[:200]} does not belong to the run: remove it"
-        )
-    raise BadInput(f"{prepared}: {ascii(first)[:200]} is missing, or is not as it was written")
+    where = f"{prepared}/{ascii(changed[0])[1:-1][:200]}"
+    if changed[0] not in hashes:
+        raise _AdditionalFileError(f"{where}: does not belong to the run: remove it")
+    raise BadInput(f"{where}: is missing, or is not as it was written")
 
 
 def _hashes(place: Path, names: Iterable[str]) -> dict[str, str]:

@@ -91,7 +91,7 @@ def test_files_that_do_not_belong_to_the_run_are_not_hashed(
         plain(path, **words)
 
     monkeypatch.setattr("trainer.life.preparing.check_plain", noted)
-    with pytest.raises(BadInput, match=f"'{name}' is missing, or is not as it was written"):
+    with pytest.raises(BadInput, match=f"{name}: is missing, or is not as it was written"):
         resumed(out)
     assert not any(one.endswith(name) for one in opened)
 
@@ -113,13 +113,13 @@ def test_hashes_that_are_no_texts_are_refused(out: Path, files: object) -> None:
 
 def test_an_additional_file_is_named_as_what_it_is(out: Path) -> None:
     (out / "prepared" / "prompt" / ".DS_Store").write_text("x")
-    with pytest.raises(BadInput, match=r"'prompt/\.DS_Store' does not belong .*: remove it$"):
+    with pytest.raises(BadInput, match=r"/prompt/\.DS_Store: does not belong .*: remove it$"):
         resumed(out)
 
 
 def test_a_name_from_the_file_is_printed_harmlessly(out: Path) -> None:
     with_content(out, files=files_of(out) | {"\x1b[2J" + "a" * 999: "x"})
-    with pytest.raises(BadInput, match=r"'\\x1b\[2Ja+ is missing") as refused:
+    with pytest.raises(BadInput, match=r"/\\x1b\[2Ja+: is missing") as refused:
         resumed(out)
     assert len(str(refused.value)) < 900
 
