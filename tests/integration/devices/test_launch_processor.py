@@ -126,7 +126,7 @@ def test_every_launch_under_the_lock_and_nothing_else_is_bound(
         open_indices=tuple(range(len(configs))),
         launch_ns=(None,) * len(configs),
         check_indices=(),
-        timing=TimingConfig(),
+        timing=TimingConfig().rule(),
         sentinel=True,
         lock_path=str(tmp_path / "device.lock"),
         budget_s=None,
