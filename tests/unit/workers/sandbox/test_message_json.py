@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from tests.support.stub_device import DEVICE
+from tests.support.processes.stub_device import DEVICE
 from workers.sandbox.message_json import UnfitJsonError, from_json, to_json
 from workers.sandbox.messages import (
     MESSAGES,
