@@ -87,14 +87,15 @@ class Installation:
     def _read_stamps(self) -> dict[str, _Stamp]:
         """Return inode, size and times of each file, by its path below the root."""
         stamps = {}
+        start = len(os.path.join(self._root, ""))
         for package in _PACKAGES:
             for place, folders, names in os.walk(self._root / package, onerror=_raise_unless_gone):
                 # Editors keep copies and locks under names that begin with a dot.
                 folders[:] = [one for one in folders if one != "__pycache__" and one[0] != "."]
                 for name in names:
-                    path = Path(place, name)
-                    if path.suffix in _SUFFIXES and name[0] != ".":
-                        stamps[str(path.relative_to(self._root))] = _stamp(path)
+                    if name.endswith(_SUFFIXES) and name[0] != ".":
+                        path = os.path.join(place, name)  # a Path would cost as much as the rest
+                        stamps[path[start:]] = _stamp(path)
         return stamps
 
     def _read_digests(self, names: Iterable[str]) -> dict[str, str]:
@@ -102,14 +103,17 @@ class Installation:
         found = {}
         for name in names:
             # An upgrade may remove a file at this very moment.
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found[name] = sha256_hex((self._root / name).read_bytes())
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                open(os.path.join(self._root, name), "rb") as file,
+            ):
+                found[name] = sha256_hex(file.read())
         return found
 
 
-def _stamp(path: Path) -> _Stamp:
+def _stamp(path: str) -> _Stamp:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return _GONE
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

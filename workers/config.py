@@ -6,6 +6,7 @@ a description says otherwise. The keys of the other sections never do.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Literal
 
 import pydantic
@@ -13,10 +14,7 @@ from pydantic import Field
 
 from llmperf_common.config import Node
 from llmperf_common.records import Strategy
-
-WALL_BUDGET_FACTOR = 5.0
-"""Readings of a config also end when their wall time reaches this multiple of ``sample_budget_ms``.
-The budget itself counts launch time only, so it does not limit the time for refilling buffers."""
+from workers.timing_rule import TimingRule
 
 
 class PlanConfig(Node):
@@ -150,6 +148,10 @@ class TimingConfig(Node):
         description="How many times per second to read an NVIDIA GPU's clocks and temperature "
         "while kernels run; 0: never. Not in the plan hash.",
     )
+
+    def rule(self) -> TimingRule:
+        """Return the values that a run child needs."""
+        return TimingRule(**{one.name: getattr(self, one.name) for one in fields(TimingRule)})
 
 
 class LimitsConfig(Node):

@@ -39,7 +39,8 @@ from workers.device.interface import Compiler, DeviceFailure, Program
 from workers.device.opencl.buffers import OpenclLoadedKernel
 from workers.device.opencl.launcher import OpenclLauncher
 from workers.device.opencl.session import OpenclSession
-from workers.discovery.find import NoDevice, choose, open_compiler, open_session
+from workers.discovery.find import NoDevice, choose
+from workers.discovery.opening import open_compiler, open_session
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 LEAST_TELLING_NS = 20_000

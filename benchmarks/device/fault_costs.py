@@ -56,7 +56,8 @@ BAD = {
 HOG = """
 import sys, time
 import numpy as np, pyopencl as cl
-from workers.discovery.find import choose, open_session
+from workers.discovery.find import choose
+from workers.discovery.opening import open_session
 session = open_session(choose(sys.argv[1]))
 queue, held, left = session._queue, [], int(session.device.global_memory_bytes * float(sys.argv[2]))
 while left > 0:

@@ -25,7 +25,8 @@ import numpy as np
 import pyopencl as cl  # noqa: TID251
 
 from workers.device.opencl.session import OpenclSession, build_program
-from workers.discovery.find import NoDevice, choose, open_session
+from workers.discovery.find import NoDevice, choose
+from workers.discovery.opening import open_session
 
 SOURCE = """
 __kernel void vadd(__global const float *a, __global const float *b, __global float *c, int n) {

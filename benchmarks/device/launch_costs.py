@@ -41,7 +41,8 @@ from llmperf_common.records import LaunchConfig
 from workers.device.interface import DeviceRef
 from workers.device.opencl.launcher import AT_ONCE, OpenclLauncher
 from workers.device.opencl.session import OpenclSession, build_program
-from workers.discovery.find import NoDevice, choose, open_session
+from workers.discovery.find import NoDevice, choose
+from workers.discovery.opening import open_session
 from workers.plan.inputs import FillKind
 
 SOURCE = """
@@ -202,7 +203,7 @@ IN_CHILD = """
 import json, sys, time
 t0 = time.perf_counter()
 from pathlib import Path
-from workers.discovery.find import open_session
+from workers.discovery.opening import open_session
 from workers.device.interface import DeviceRef
 from workers.device.opencl.session import build_program
 import numpy as np, pyopencl as cl

@@ -26,7 +26,8 @@ from workers.device.interface import Session
 from workers.device.nvidia.monitor import Monitor, Reading
 from workers.device.nvidia.nvml import NvmlAbsent, open_gpu_of
 from workers.device.nvidia.nvml_gpu import NvmlGpu
-from workers.discovery.find import NoDevice, choose, open_session
+from workers.discovery.find import NoDevice, choose
+from workers.discovery.opening import open_session
 
 _COLUMNS = ("part", "name", "round", "at_ms", "value", "reasons")
 _BUSY_MS = 1000.0

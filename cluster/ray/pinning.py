@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from workers.device.interface import DeviceRef
 from workers.device.nvidia.cache import NVIDIA_PLATFORM
 from workers.device.nvidia.nvml import NvmlAbsent, uuid_of_gpu
-from workers.device.replay import SELECTOR_PREFIX
+from workers.device.selectors import is_replay
 from workers.discovery.find import DeviceReport, NoDevice, choose, try_runtimes_for
 
 
@@ -35,7 +35,7 @@ def device_of_slot(
         gpu_ids: the GPU ids that Ray assigned to the actor: one id, or none on a node without GPUs.
         report: the OpenCL devices of this process; if it is None, they are tried now.
     """
-    if selector.startswith(SELECTOR_PREFIX) or selector in ("cpu", "pocl"):
+    if is_replay(selector) or selector in ("cpu", "pocl"):
         return _chosen(selector, report)
     if selector not in ("auto", "cuda"):
         return NoSlotDevice(

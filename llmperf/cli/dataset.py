@@ -81,6 +81,8 @@ def repair_(
         answer(f"{one.name}: {one.why}")
     for name in report.manifests:
         answer(f"{name}: damaged, or older than a damaged or missing manifest")
+    for name in report.strays:
+        answer(f"{name!a}: LLMPerf did not write it and does not read it; it stays: remove it")
     if not report.dropped and not report.manifests:
         say(f"{directory}: nothing to repair (version {report.version})")
         return

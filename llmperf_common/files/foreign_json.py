@@ -89,3 +89,14 @@ def _is_deeper(value: Any, depth: int) -> bool:
         if not level:
             return False
     return True
+
+
+def whole_number(value: object) -> int:
+    """Return a whole number of a document as it is.
+
+    Raises:
+        TypeError: It is another value, such as ``true`` or 1.0, of which ``int`` makes 1.
+    """
+    if type(value) is not int:
+        raise TypeError(f"{ascii(value)[:80]} is not a whole number")
+    return value

@@ -1,7 +1,7 @@
 """The ledger protocol: leases with fencing tokens, and commits that happen once.
 
 Owns the types and the guarantees; every implementation passes the contract suite in
-``tests/support/ledger_contract.py``. Tasks are numbered by their index in the plan, so a ledger
+``tests/support/contracts/ledger_contract.py``. Tasks are numbered by their index in the plan, so a ledger
 stores only the tasks that were claimed, never the plan itself.
 """
 

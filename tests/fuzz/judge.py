@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from llmperf_common.failures import Failure, FailureCode
 from llmperf_common.records import ArgumentKind, Signature
-from workers.source.front_end import ReadKernel
 from workers.source.parse_pool import Parsed, parse_sources
+from workers.source.read_kernel import ReadKernel
 
 _SIZED = frozenset({kind for kind in ArgumentKind if kind.is_buffer} | {ArgumentKind.SCALAR})
 

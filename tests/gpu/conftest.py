@@ -8,7 +8,8 @@ import pytest
 
 from workers.device.interface import DeviceRef
 from workers.device.opencl.session import OpenclSession
-from workers.discovery.find import choose, open_session
+from workers.discovery.find import choose
+from workers.discovery.opening import open_session
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from workers.device.cuda.ptxas_log import notes_on
 from workers.device.interface import Compiler, DeviceRef
 from workers.device.opencl.buffers import OpenclLoadedKernel
 from workers.device.opencl.session import OpenclSession
-from workers.discovery.find import open_compiler
+from workers.discovery.opening import open_compiler
 from workers.plan.inputs import SCALAR_TYPES
 
 pytestmark = pytest.mark.gpu

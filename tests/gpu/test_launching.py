@@ -16,7 +16,7 @@ from workers.device.opencl.buffers import OpenclLoadedKernel
 from workers.device.opencl.freed_memory import FreedMemory
 from workers.device.opencl.launcher import AT_ONCE
 from workers.device.opencl.session import OpenclSession
-from workers.discovery.find import open_compiler
+from workers.discovery.opening import open_compiler
 
 pytestmark = pytest.mark.gpu
 

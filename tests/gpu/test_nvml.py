@@ -38,7 +38,7 @@ pytestmark = pytest.mark.gpu
 FAST = ("--samples-per-kernel", "6", "--set", "store.commit_interval_s=0.1")
 LOAD = """
 import json, select, sys
-from workers.discovery.find import open_session
+from workers.discovery.opening import open_session
 from workers.device.interface import DeviceRef
 with open_session(DeviceRef(**json.loads(sys.argv[1]))) as session:
     session.spin_up(500)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
 BUSY = """
 import select, sys
 from cluster.ray.pinning import device_of_slot
-from workers.discovery.find import open_session
+from workers.discovery.opening import open_session
 from workers.device.interface import DeviceRef
 ref = device_of_slot("auto", [sys.argv[1]])
 assert isinstance(ref, DeviceRef), ref

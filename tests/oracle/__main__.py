@@ -19,7 +19,7 @@ from pathlib import Path
 from llmperf_common.analysis import Analysis
 from tests.oracle.extents import ExtentRule, Finding, Reach, check_kernel, of_analyses, of_side_file
 from tests.oracle.oclgrind import PROGRAM, is_installed, version
-from tests.support.side_files import (
+from tests.support.truth.side_files import (
     Pair,
     SideKernel,
     Verdict,

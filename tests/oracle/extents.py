@@ -16,7 +16,7 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.records import Signature
 from tests.oracle.oclgrind import Program, out_of_bounds
 from tests.support.reading import read_signatures
-from tests.support.side_files import (
+from tests.support.truth.side_files import (
     RUN_RANGES,
     Launch,
     SideKernel,

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.records import Argument, ArgumentKind
-from tests.support.side_files import Launch
+from tests.support.truth.side_files import Launch
 
 PROGRAM = "oclgrind-kernel"
 RUN_SECONDS = 120

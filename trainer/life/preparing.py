@@ -107,10 +107,11 @@ def check_prepared(prepared: Path, init: Init | None) -> None:
     """
     open_token_store(prepared / TOKENS_FOLDER, check_content=True)
     content = read_json(prepared / SPEC_FILE)
-    mend = f"delete the folder {prepared} and train again, which writes it anew"
+    mend = f"delete the folder {prepared} and train again, or name a new --out"
     try:
-        with reading(f"{prepared / SPEC_FILE}", mend):
-            hashes = dict(content["files"]) if "files" in content else None
+        _check_no_links(prepared)
+        with reading(f"{prepared / SPEC_FILE}"):
+            hashes = _recorded_hashes(content["files"]) if "files" in content else None
             offset, vocabulary = content["offset"], int(content["spec"]["vocabulary"])
             _check_init(prepared / SPEC_FILE, content["init"], init)
         if hashes is not None:  # earlier releases wrote none
@@ -120,6 +121,8 @@ def check_prepared(prepared: Path, init: Init | None) -> None:
             raise BadInput(f"{prepared / PROMPT_FOLDER}: is not the tokenizer of the token cache")
         if offset is not None:
             load_model(offset, prepared / OFFSET_FOLDER)
+    except _AdditionalFileError:
+        raise
     except BadInput as error:
         raise BadInput(f"{error}: {mend}") from None
 
@@ -131,8 +134,8 @@ def _check_init(file: Path, recorded: object, init: Init | None) -> None:
     """
     if init is None and recorded is not None:
         raise BadInput(
-            f"{file}: names the initial weights {ascii(recorded)[:200]}, but the command names no "
-            "checkpoint, so they are not read; if you know the run, repeat its --init FOLDER"
+            f"{file}: names the initial weights {ascii(recorded)[:200]}, but the command has no "
+            "--init, so they are not read"
         )
     if init is not None and recorded is None:
         raise BadInput(
@@ -140,7 +143,32 @@ def _check_init(file: Path, recorded: object, init: Init | None) -> None:
         )
 
 
-def _check_hashes(prepared: Path, hashes: Mapping[str, object]) -> None:
+class _AdditionalFileError(BadInput):
+    """A file that the run did not write; the message says how to mend that."""
+
+
+def _check_no_links(prepared: Path) -> None:
+    """Check that no folder of ``prepared`` is a link, because a link may lead to many files."""
+    for name in (PROMPT_FOLDER, OFFSET_FOLDER):
+        if (prepared / name).is_symlink():
+            raise BadInput(f"{prepared / name}: is a link, not a folder of the run")
+
+
+def _recorded_hashes(found: object) -> dict[str, str]:
+    """Return the SHA-256 of files by their names, as ``regressor.json`` has them.
+
+    Raises:
+        TypeError: It is no table of texts.
+    """
+    if not isinstance(found, dict):
+        raise TypeError("'files' is not a table of file names and hashes")
+    for name, hashed in found.items():
+        if not isinstance(name, str) or not isinstance(hashed, str):
+            raise TypeError(f"the hash of the file {ascii(name)[:80]} is not a text")
+    return found
+
+
+def _check_hashes(prepared: Path, hashes: Mapping[str, str]) -> None:
     """Check the files of ``prompt/`` and ``offset/``; no path that ``hashes`` names is opened.
 
     Raises:
@@ -153,8 +181,12 @@ def _check_hashes(prepared: Path, hashes: Mapping[str, object]) -> None:
     changed = sorted(
         name for name in now.keys() | hashes.keys() if now.get(name) != hashes.get(name)
     )
-    if changed:
-        raise BadInput(f"{prepared}/{changed[0]}: is missing, or is not as it was written")
+    if not changed:
+        return
+    where = f"{prepared}/{ascii(changed[0])[1:-1][:200]}"
+    if changed[0] not in hashes:
+        raise _AdditionalFileError(f"{where}: does not belong to the run: remove it")
+    raise BadInput(f"{where}: is missing, or is not as it was written")
 
 
 def _hashes(place: Path, names: Iterable[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
 from workers.analysis.copy.instrument import instrument
-from workers.analysis.copy.preprocess import varies_by_device
+from workers.analysis.copy.other_devices import varies_by_device
 from workers.analysis.copy.rewriter import UnresolvedError
 from workers.analysis.copy.source_copy import NO_BARRIERS
 from workers.analysis.facts import KernelFacts, kernel_facts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workers.device.interface import DeviceRef, Prober
-from workers.device.replay import SELECTOR_PREFIX
-from workers.discovery.find import enter_environment
+from workers.device.selectors import is_replay
+from workers.discovery.opening import enter_environment
 
 
 def open_prober(ref: DeviceRef) -> Prober:
@@ -13,7 +13,7 @@ def open_prober(ref: DeviceRef) -> Prober:
     Raises:
         LookupError: There is no such device, it cannot be opened, or it is a replay device.
     """
-    if ref.selector.startswith(SELECTOR_PREFIX):
+    if is_replay(ref.selector):
         raise LookupError("a replay device runs no kernels, so it cannot probe")
     enter_environment(ref)
     from workers.analysis.opencl_prober import OpenclProber  # noqa: PLC0415

@@ -24,10 +24,12 @@ MAX_HEADER_BYTES = 2**20
 """Maximum bytes of the names and extended headers of one tar member; they are held in memory."""
 MAX_XZ_MEMORY_BYTES = 256 * 2**20
 """Maximum bytes of memory for one xz decoder. `xz -9` needs 65 MiB; a header may ask for 4 GiB."""
-SMALL_STREAM_BYTES = 512
-"""A compressed stream is small if it unpacks to fewer bytes than this (a tar header's length)."""
+SMALL_STREAM_BYTES = 2**14
+"""A compressed stream is small if it unpacks to fewer bytes than this. ``MAX_UNPACKED_BYTES`` allows
+262,144 larger streams, which take 5 s. Programs that write many streams write at least 64 KiB to
+each."""
 MAX_SMALL_STREAMS = 10_000
-"""Maximum number of small streams in a file. Each takes about 10 µs and at least 14 bytes of the
+"""Maximum number of small streams in a file. Each takes 10 to 20 µs and at least 14 bytes of the
 file, so a file of 40 MB could take 20 s. Programs write one or two; bgzip ends a file with an empty
 stream."""
 _READ_BYTES = 1 << 16

@@ -21,8 +21,8 @@ from llmperf_common.text_limits import MAX_TEXT_BYTES, length_problem
 from workers.corpus.files import CorpusError, SourceFile
 from workers.corpus.parquet import Corpus, is_corpus_file, read_corpus, write_corpus
 from workers.corpus.sources import find_sources
-from workers.source.front_end import ReadKernel
 from workers.source.parse_pool import Parsed, parse_sources
+from workers.source.read_kernel import ReadKernel
 
 _logger = logging.getLogger(__name__)
 

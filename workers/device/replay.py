@@ -30,30 +30,28 @@ from workers.device.replay_file import (
     ReplayFile,
     read_replay_file,
 )
+from workers.device.selectors import REPLAY_PREFIX, replay_path
 
-SELECTOR_PREFIX = "replay:"
 _DEATH_AFTER_RESULT_S = 0.02
 _SENTINEL_WORK_ITEMS = 65_536
 
 
 def replay_ref(selector: str) -> DeviceRef:
     """Return the reference of ``replay:FILE``, with an absolute path; ValueError on a bad file."""
-    path = Path(selector.removeprefix(SELECTOR_PREFIX)).resolve()
+    path = Path(replay_path(selector)).resolve()
     file = read_replay_file(path)
     device = file.device
     count = _sentinel_count(path)
     if file.sentinel_factors and is_own_file(count) is False:
         raise ValueError(f"{count} is a link or not a regular file: remove it")
-    return DeviceRef(
-        selector=f"{SELECTOR_PREFIX}{path}", platform=device.platform, name=device.name
-    )
+    return DeviceRef(selector=f"{REPLAY_PREFIX}{path}", platform=device.platform, name=device.name)
 
 
 class _Script:
     """A replay file with its path. Tells which of its scripted behaviours happen at a call."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        self.path = Path(ref.selector.removeprefix(SELECTOR_PREFIX))
+        self.path = Path(replay_path(ref.selector))
         self.file: ReplayFile = read_replay_file(self.path)
 
     def due(self, kernel: str, actions: frozenset[Action], index: int | None) -> list[Behaviour]:

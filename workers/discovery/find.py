@@ -1,13 +1,12 @@
-"""Find the usable devices of this machine and the one that a selector means, and open it.
+"""Find the usable devices of this machine and the one that a selector means.
 
-Decides which runtimes are tried for a selector, and which of their devices is chosen. Owns
-``open_session`` and ``open_compiler``, which import pyopencl only when called. ``runtime_trial.py``
-tries a runtime; ``trial_verdicts.py`` remembers the result.
+Decides which runtimes are tried for a selector, and which of their devices is chosen.
+``runtime_trial.py`` tries a runtime; ``trial_verdicts.py`` remembers the result; ``opening.py``
+opens a device.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf_common.store.files.filesystem import StoreError
-from workers.device.interface import Compiler, DeviceRef, Session
-from workers.device.opencl.cache import use_private_cache
-from workers.device.replay import SELECTOR_PREFIX, ReplayCompiler, ReplaySession, replay_ref
+from workers.device.interface import DeviceRef
+from workers.device.replay import replay_ref
+from workers.device.selectors import is_replay
 from workers.discovery.candidates import AbsentSource, Candidate, Candidates, Source, candidates
 from workers.discovery.runtime_trial import (
     PROBE_TIMEOUT_S,
@@ -116,7 +115,7 @@ def choose(
     Raises:
         ValueError: Not a selector, or a bad replay file (the message names file and key).
     """
-    if selector.startswith(SELECTOR_PREFIX):
+    if is_replay(selector):
         return replay_ref(selector)
     match = re.fullmatch(r"(auto|pocl|cpu|cuda(?::\d+)?)", selector)
     if match is None:
@@ -127,32 +126,6 @@ def choose(
         if tried.usable:
             return tried.ref
     return _no_device(selector, report)
-
-
-def open_session(ref: DeviceRef) -> Session:
-    """Open the device in this process; LookupError if it is absent, ValueError on a bad file."""
-    if ref.selector.startswith(SELECTOR_PREFIX):
-        return ReplaySession(ref)
-    enter_environment(ref)
-    from workers.device.opencl.session import OpenclSession  # noqa: PLC0415
-
-    return OpenclSession(ref)
-
-
-def open_compiler(ref: DeviceRef) -> Compiler:
-    """Open the device's compiler in this process; raises the errors of ``open_session``."""
-    if ref.selector.startswith(SELECTOR_PREFIX):
-        return ReplayCompiler(ref)
-    enter_environment(ref)
-    from workers.device.opencl.session import OpenclCompiler  # noqa: PLC0415
-
-    return OpenclCompiler(ref)
-
-
-def enter_environment(ref: DeviceRef) -> None:
-    """Set the OpenCL loader's variables; LD_LIBRARY_PATH must be set by the parent, before exec."""
-    os.environ.update(ref.environment)
-    use_private_cache()
 
 
 def _in_order(selector: str, devices: Sequence[TriedDevice]) -> list[TriedDevice]:

@@ -20,7 +20,7 @@ from workers.device.nvidia.cache import NVIDIA_PLATFORM
 from workers.device.nvidia.gpu_lock import PATIENCE_S, POLL_S, GpuTakenError, gpu_lock, printable
 from workers.device.nvidia.nvml import NvmlAbsent, all_compute_pids, open_gpu_of
 from workers.device.nvidia.nvml_gpu import ComputeProcess, NvmlGpu
-from workers.device.replay import SELECTOR_PREFIX
+from workers.device.selectors import is_replay
 from workers.discovery.find import DeviceReport
 
 _UNKNOWN = "whether other processes compute on %s is not known: %s"
@@ -118,7 +118,7 @@ def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterato
 
 def needs_owner(device: Device, ref: DeviceRef) -> bool:
     """Return whether only one collector may time on ``device``: true of a real NVIDIA GPU."""
-    return device.platform == NVIDIA_PLATFORM and not ref.selector.startswith(SELECTOR_PREFIX)
+    return device.platform == NVIDIA_PLATFORM and not is_replay(ref.selector)
 
 
 def strangers_among(

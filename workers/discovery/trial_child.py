@@ -19,7 +19,7 @@ import numpy as np
 from workers.device.interface import DeviceFailure
 from workers.device.opencl.cache import use_private_cache
 from workers.discovery.cpu_model import read_cpu_model, too_new_for
-from workers.sandbox.child_main import die_with_parent
+from workers.sandbox.parent_tie import die_with_parent
 
 if TYPE_CHECKING:
     import pyopencl as cl  # noqa: TID251

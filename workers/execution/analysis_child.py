@@ -12,7 +12,7 @@ from llmperf_common.store.tables.analysis_rows import storable
 from workers.analysis.unknown import unknown_analysis
 from workers.device.interface import DeviceFailure, DeviceRef, Prober
 from workers.device.opencl.cache import compile_for_any_local_size
-from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
+from workers.device.selectors import is_replay
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve
 from workers.sandbox.confinement import confine
@@ -82,7 +82,9 @@ _Analyse = Callable[[AnalyseJob, _Tell], Analysis]
 
 
 def _open(ref: DeviceRef) -> _Analyse:
-    if ref.selector.startswith(SELECTOR_PREFIX):
+    if is_replay(ref.selector):
+        from workers.device.replay import ReplayAnalyser  # noqa: PLC0415
+
         replay = ReplayAnalyser(ref)
         return lambda job, _tell: replay.analyse(job.kernel)
     from workers.analysis.analyse import judge_kernel  # noqa: PLC0415

@@ -9,7 +9,7 @@ from pathlib import Path
 from llmperf_common.builds import KernelResources
 from workers.device.cuda.kernel_resources import ResourceReader
 from workers.device.interface import Compiler, DeviceFailure, DeviceRef
-from workers.discovery.find import open_compiler
+from workers.discovery.opening import open_compiler
 from workers.sandbox.address_space import bound_growth
 from workers.sandbox.channel import Channel
 from workers.sandbox.child_main import serve

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from workers.config import LimitsConfig
 from workers.device.interface import DeviceRef
-from workers.device.replay import SELECTOR_PREFIX
 from workers.device.replay_file import read_replay_file
+from workers.device.selectors import is_replay, replay_path
 from workers.discovery.find import NoDevice, choose
 from workers.execution.analysing import analysis_device
 
@@ -93,7 +93,7 @@ class HelperDevices:
                 self._counting.set_exception(error)
 
     def _cpu(self) -> DeviceRef | str:
-        if not self._ref.selector.startswith(("cuda", SELECTOR_PREFIX)):
+        if not (self._ref.selector.startswith("cuda") or is_replay(self._ref.selector)):
             return self._ref
         assert self._analysis is not None, "looked for before"
         analysis = self._analysis.result()
@@ -110,6 +110,6 @@ class HelperDevices:
 
 def _can_be_counted(ref: DeviceRef) -> bool:
     """Whether a device's launches are real, or its replay file asks to count their work."""
-    if not ref.selector.startswith(SELECTOR_PREFIX):
+    if not is_replay(ref.selector):
         return True
-    return read_replay_file(Path(ref.selector.removeprefix(SELECTOR_PREFIX))).counts_work
+    return read_replay_file(Path(replay_path(ref.selector))).counts_work

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from workers.config import WALL_BUDGET_FACTOR, CollectConfig
+from workers.config import CollectConfig
 from workers.sandbox.processors import FEWEST_PROCESSORS, SET_ASIDE
+from workers.timing_rule import WALL_BUDGET_FACTOR
 
 GPU_RUN_CHILDREN = 6
 """Number of run children of a GPU: one holds the device, one has loaded a program and waits, one

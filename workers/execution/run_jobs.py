@@ -32,7 +32,7 @@ def run_job(
         open_indices=state.open_indices,
         launch_ns=tuple(state.launch_ns),
         check_indices=state.check_indices if timing.payload_checks else (),
-        timing=timing,
+        timing=timing.rule(),
         sentinel=sentinel,
         lock_path=str(lock_path) if lock_path else None,
         budget_s=budget_s,

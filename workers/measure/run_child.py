@@ -16,7 +16,7 @@ from pathlib import Path
 from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import LaunchConfig
 from workers.device.interface import DeviceFailure, DeviceRef, LoadedKernel, Program, Session
-from workers.discovery.find import open_session
+from workers.discovery.opening import open_session
 from workers.measure.device_lock import await_end, device_lock
 from workers.measure.launch_processor import kept_waiting_s, launching_from
 from workers.measure.run_order import OUT_OF_BUDGET, RunOrder

@@ -11,7 +11,7 @@ import math
 import statistics
 
 from llmperf_common.records import StopReason
-from workers.config import WALL_BUDGET_FACTOR, TimingConfig
+from workers.timing_rule import WALL_BUDGET_FACTOR, TimingRule
 
 LONG_LAUNCH_NS = 5e6
 """Nanoseconds of a launch above which three readings are enough: such a launch averages over the
@@ -28,16 +28,17 @@ class StopRule:
         rule: the configured limits.
         launches_per_reading: number of launches of which each reading is the mean.
 
-    >>> stop = StopRule(TimingConfig())
+    >>> from workers.config import TimingConfig
+    >>> stop = StopRule(TimingConfig().rule())
     >>> [stop.add(100.0, wall_s=0.0) for _ in range(5)][-2:]
     [None, <StopReason.RELATIVE_ERROR: 'relative_error'>]
-    >>> StopRule(TimingConfig()).add(3e7, wall_s=0.0)
+    >>> StopRule(TimingConfig().rule()).add(3e7, wall_s=0.0)
     <StopReason.LONG_LAUNCH: 'long_launch'>
     """
 
     __slots__ = ("_count", "_has_long", "_mean", "_rule", "_squares", "_total", "readings")
 
-    def __init__(self, rule: TimingConfig, *, launches_per_reading: int = 1) -> None:
+    def __init__(self, rule: TimingRule, *, launches_per_reading: int = 1) -> None:
         self.readings: list[float] = []
         """The readings so far, ns per launch."""
         self._rule = rule
@@ -84,7 +85,8 @@ class StopRule:
     def relative_standard_error(self) -> float:
         """The standard error of the mean ÷ the mean; infinite for fewer than two readings.
 
-        >>> stop = StopRule(TimingConfig())
+        >>> from workers.config import TimingConfig
+        >>> stop = StopRule(TimingConfig().rule())
         >>> _ = [stop.add(one, wall_s=0.0) for one in (90.0, 100.0, 110.0)]
         >>> round(stop.relative_standard_error, 4)
         0.0577
@@ -95,7 +97,7 @@ class StopRule:
         return math.sqrt(self._squares / ((number - 1) * number)) / self._mean
 
 
-def needed_readings(median_ns: float, rule: TimingConfig) -> int:
+def needed_readings(median_ns: float, rule: TimingRule) -> int:
     """Return the fewest readings that a launch of this duration needs."""
     if median_ns > VERY_LONG_LAUNCH_NS:
         return 1

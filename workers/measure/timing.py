@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import Checks, Device, LaunchConfig, Outcome, StopReason, Timing
-from workers.config import TimingConfig
 from workers.device.interface import DeviceFailure, Launcher, LoadedKernel
 from workers.measure.checks import above_floor, is_stationary, payload_checks
 from workers.measure.stop_rule import StopRule
+from workers.timing_rule import TimingRule
 
 MAX_LAUNCHES_PER_READING = 1000
 ONE_WARMUP_NS = 1e6
@@ -58,7 +58,7 @@ class _TooLong:
 def time_config(
     loaded: LoadedKernel,
     config: LaunchConfig,
-    rule: TimingConfig,
+    rule: TimingRule,
     device: Device,
     *,
     check_payload: bool,
@@ -89,7 +89,7 @@ def time_config(
 
 
 def launches_per_reading(
-    estimate_ns: float, rule: TimingConfig, *, timer_step_ns: float | None, needs_refill: bool
+    estimate_ns: float, rule: TimingRule, *, timer_step_ns: float | None, needs_refill: bool
 ) -> int:
     """Return how many launches a reading must span so that the timer's step is small enough.
 
@@ -108,7 +108,7 @@ def launches_per_reading(
 def _time_launcher(
     launcher: Launcher,
     config: LaunchConfig,
-    rule: TimingConfig,
+    rule: TimingRule,
     device: Device,
     clock: Callable[[], float],
 ) -> Timing | _TooLong:
@@ -141,7 +141,7 @@ def _time_launcher(
 def _warm_readings(
     launcher: Launcher,
     config: LaunchConfig,
-    rule: TimingConfig,
+    rule: TimingRule,
     estimate_ns: float,
     count: int,
     clock: Callable[[], float],
@@ -168,7 +168,7 @@ def _warm_readings(
                 return stop.readings, reason
 
 
-def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _Warmup | _TooLong:
+def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingRule) -> _Warmup | _TooLong:
     """Launch before the first reading, on the inputs that ``prepare`` has filled in.
 
     On PoCL the first launch of a kernel with a local size also compiles, which takes 40 to 100 ms
@@ -185,9 +185,7 @@ def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _W
     return _Warmup(first_ns=first_ns, estimate_ns=estimate_ns)
 
 
-def _cold_readings(
-    launcher: Launcher, config: LaunchConfig, rule: TimingConfig
-) -> tuple[float, ...]:
+def _cold_readings(launcher: Launcher, config: LaunchConfig, rule: TimingRule) -> tuple[float, ...]:
     """Time launches that find no data in the cache: up to ``cold_readings``, within a budget.
 
     The first one ignores the budget.
@@ -223,7 +221,7 @@ def _with_payload_checks(launcher: Launcher, config: LaunchConfig, timing: Timin
     return dataclasses.replace(timing, checks=checks)
 
 
-def _over_budget(found: _TooLong, rule: TimingConfig) -> Failure:
+def _over_budget(found: _TooLong, rule: TimingRule) -> Failure:
     return Failure(
         code=FailureCode.OVER_TIME_BUDGET,
         stage=Stage.LAUNCH,

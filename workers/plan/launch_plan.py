@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.features.regimes import regime_of
@@ -23,7 +24,6 @@ from llmperf_common.records import (
     Strategy,
     launch_argument_json,
 )
-from workers.config import PlanConfig
 from workers.plan.ndranges import Shape, SizeRequest, draw_sizes
 from workers.plan.strategies.memory_limits import (
     fits,
@@ -31,6 +31,9 @@ from workers.plan.strategies.memory_limits import (
     shapes_within_local_memory,
 )
 from workers.plan.strategies.rules import InputRule, rules_for
+
+if TYPE_CHECKING:  # an analysis child imports this module, and needs no pydantic
+    from workers.config import PlanConfig
 
 _SEED_BITS = 48
 

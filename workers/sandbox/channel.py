@@ -1,6 +1,6 @@
 """Framed messages between the collector and its children, over a socket pair per child.
 
-Owns the frame: 4 bytes of length, then the message's name and JSON. Results never travel on a
+Owns the frame: 4 bytes of length, then the message's name and JSON (``message_json.py``). Results never travel on a
 child's stdout or stderr, so what a kernel prints cannot be taken for a result.
 """
 
@@ -10,13 +10,11 @@ import socket
 import struct
 from collections.abc import Iterator
 
-import pydantic
-
+from workers.sandbox.message_json import UnfitJsonError, from_json, to_json
 from workers.sandbox.messages import MESSAGES, FromChild, ToChild
 
 _HEADER = struct.Struct(">I")
 _MAX_FRAME_BYTES = 256 * 2**20
-_ADAPTERS: dict[str, pydantic.TypeAdapter[ToChild | FromChild]] = {}
 
 
 class ChannelClosedError(Exception):
@@ -38,8 +36,7 @@ class Channel:
         """Send messages in one system call, to save time; raises ChannelClosedError."""
         data = bytearray()
         for message in messages:
-            kind = type(message).__name__
-            body = kind.encode() + b"\n" + _adapter(kind).dump_json(message)
+            body = type(message).__name__.encode() + b"\n" + to_json(message)
             data += _HEADER.pack(len(body)) + body
         try:
             self.socket.sendall(data)
@@ -95,12 +92,7 @@ class Channel:
 def _parse(body: bytes) -> ToChild | FromChild:
     kind, _, text = body.partition(b"\n")
     try:
-        return _adapter(kind.decode()).validate_json(text)
-    except (KeyError, UnicodeDecodeError, pydantic.ValidationError) as error:
+        message: ToChild | FromChild = from_json(text, MESSAGES[kind.decode()])
+    except (KeyError, UnicodeDecodeError, UnfitJsonError) as error:
         raise UnreadableMessageError(f"sent an unreadable message ({error})") from error
-
-
-def _adapter(kind: str) -> pydantic.TypeAdapter[ToChild | FromChild]:
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = pydantic.TypeAdapter(MESSAGES[kind])
-    return _ADAPTERS[kind]
+    return message

@@ -2,7 +2,7 @@
 
 Owns starting and killing a child, and reading how it ended. Each child has its own session, so
 Ctrl-C reaches only the parent. The child dies with its parent (PR_SET_PDEATHSIG,
-``child_main.py``).
+``parent_tie.py``).
 
 Does not own when a child must be killed: ``child_pool.py`` decides that, and
 ``workers/execution/run_lane.py`` for launches.

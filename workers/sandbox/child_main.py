@@ -1,28 +1,22 @@
 """A child's first steps: tie its life to the parent's, limit its files, check its code, and serve.
 
-Owns the process boundary of every child, the one place that catches every exception. The child dies
-with its parent, and Linux kills it first if memory runs out.
+Owns the process boundary of every child, the one place that catches every exception.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 import resource
-import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from llmperf_common.installation import check_as_parent
 from workers.sandbox.address_space import lower_limit
 from workers.sandbox.channel import Channel, ChannelClosedError
 from workers.sandbox.messages import ChildCrashed
+from workers.sandbox.parent_tie import die_before_parent, die_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _MAX_FILE_BYTES = 512 * 2**20  # largest size of any file that a child writes
 
 
@@ -47,21 +41,3 @@ def serve(main: Callable[[Channel, str], None]) -> None:
         summary = f"{type(error).__name__}: {error}"
         channel.send(ChildCrashed(traceback=traceback.format_exc(), summary=summary))
         sys.exit(1)
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Ask Linux to SIGKILL this process when its parent ends; exit if that has happened already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def die_before_parent() -> None:
-    """Ask Linux to kill this process first if memory runs out, because its code is a likely cause.
-
-    The collector must survive. It records a failed row if a child dies like this twice.
-    """
-    with contextlib.suppress(OSError):  # no /proc, or a sandbox forbids it: nothing changes
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

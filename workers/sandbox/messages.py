@@ -13,8 +13,8 @@ from llmperf_common.failures import Failure
 from llmperf_common.features.accesses import AccessTrace
 from llmperf_common.features.work import Work
 from llmperf_common.records import Device, Kernel, LaunchConfig, Timing
-from workers.config import TimingConfig
 from workers.device.interface import AccessRange
+from workers.timing_rule import TimingRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class RunJob:
     open_indices: tuple[int, ...]
     launch_ns: tuple[float | None, ...]
     check_indices: tuple[int, ...]
-    timing: TimingConfig
+    timing: TimingRule
     sentinel: bool
     lock_path: str | None
     budget_s: float | None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -25,31 +25,13 @@ from workers.source.kernel_headers import KernelHeader, kernel_headers, mentions
 from workers.source.macro_inference import ParseBudget, infer_macros
 from workers.source.preprocessor_guards import opening
 from workers.source.prune_source import Pruner
+from workers.source.read_kernel import ReadKernel
 from workers.source.signature import NamedSignature, signature_of
 from workers.source.source_checks import refused
 
 MAX_PRUNED_BYTES = 2**20
 """Maximum bytes of pruned text that are parsed again for one file. In a file with hundreds of
 kernels, the kernels beyond this limit keep the whole file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadKernel:
-    """One kernel: ``source`` and ``build_options`` are what the device's compiler gets.
-
-    ``signature`` and ``failure`` are as in ``NamedSignature``. ``errors``: the parser's errors
-    in ``source``, each as ``line: text``, with line numbers of the original text. ``invented``: the
-    inferred definitions. ``dense``: the accesses that every work-item surely makes.
-    """
-
-    name: str
-    source: str
-    build_options: str
-    invented: tuple[str, ...] = ()
-    signature: Signature | None = None
-    failure: Failure | None = None
-    errors: tuple[str, ...] = ()
-    dense: tuple[DenseAccess, ...] = ()
 
 
 def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...] | Failure:

@@ -7,22 +7,21 @@ in a fraction of a second.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import os
 import resource
-import signal
 import sys
 import traceback
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.installation import check_as_parent
 from workers.sandbox.address_space import bound_growth, lower_limit
-from workers.source.front_end import ReadKernel, read_kernels
+from workers.sandbox.parent_tie import die_with_parent
+from workers.source.front_end import read_kernels
 from workers.source.parse_memory import MemoryWatch
+from workers.source.read_kernel import ReadKernel
 
-_PR_SET_PDEATHSIG = 1
 _RECURSION_LIMIT = 10_000
 """Depth of Python calls. Since Python 3.11 these calls use no C stack, so a higher limit suffices
 for deep expressions."""
@@ -71,16 +70,9 @@ def _kernel(one: ReadKernel, source: str, errors: dict[str, int]) -> dict[str, o
     return found
 
 
-def _die_with_parent(parent_pid: int) -> None:
-    # child_main.die_with_parent would import pydantic, which doubles this child's start-up time.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
 def main() -> None:
     """Serve jobs on stdin until it closes."""
-    _die_with_parent(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     check_as_parent()
     # A macro that expands for ever takes up to 500 MB/s. For a short source, the watch ends the
     # process early. For a long source, the watch allows more than this limit, at which libclang

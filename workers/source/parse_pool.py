@@ -30,8 +30,8 @@ from workers.sandbox.address_space import memory_limit_text
 from workers.sandbox.child_environment import child_environment
 from workers.sandbox.processor_use import used_cpu_s
 from workers.sandbox.processors import ONE_THREAD
-from workers.source.front_end import ReadKernel
 from workers.source.parse_memory import MEMORY_STATUS, USED_STATUS, most_bytes
+from workers.source.read_kernel import ReadKernel
 
 _logger = logging.getLogger(__name__)
 

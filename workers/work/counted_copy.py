@@ -16,7 +16,7 @@ from typing import Any
 
 from workers.analysis.copy.calls import CallRewriter
 from workers.analysis.copy.cursors import CALL, children_of, has_barrier, text_range
-from workers.analysis.copy.preprocess import varies_by_device
+from workers.analysis.copy.other_devices import varies_by_device
 from workers.analysis.copy.rewriter import CONTEXT, WIDEST_PLAIN_BYTES, Rewriter, UnresolvedError
 from workers.analysis.copy.source_copy import (
     NO_BARRIERS,

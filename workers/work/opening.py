@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.device.interface import DeviceRef
-from workers.device.replay import SELECTOR_PREFIX
-from workers.discovery.find import enter_environment
+from workers.device.selectors import is_replay
+from workers.discovery.opening import enter_environment
 
 if TYPE_CHECKING:
     from workers.work.opencl_virtual import OpenclVirtualDevice
@@ -18,7 +18,7 @@ def open_virtual(ref: DeviceRef) -> OpenclVirtualDevice:
     Raises:
         LookupError: There is no such device, it cannot be opened, or it is a replay device.
     """
-    if ref.selector.startswith(SELECTOR_PREFIX):
+    if is_replay(ref.selector):
         raise LookupError("a replay device runs no kernels, so it cannot count work")
     enter_environment(ref)
     from workers.work.opencl_virtual import OpenclVirtualDevice  # noqa: PLC0415

@@ -50,6 +50,7 @@ from workers.measure.stop_rule import StopRule
 from workers.measure.timing import ONE_WARMUP_NS, launches_per_reading
 from workers.plan.inputs import fill_specs, pack_scalar
 from workers.sandbox.processors import for_launches
+from workers.timing_rule import TimingRule
 
 EXIT_LOST_CONTEXT = 3
 _SET_BYTES_AT_ONCE = 16
@@ -78,7 +79,7 @@ class PlainLoop:
     def __init__(
         self,
         ref: DeviceRef,
-        rule: TimingConfig,
+        rule: TimingRule,
         *,
         timer_step_ns: float | None,
         last_level_cache_bytes: int,
@@ -282,7 +283,7 @@ def main(arguments: Sequence[str]) -> int:
     done = begun_items(read_log(log_path))
     loop = PlainLoop(
         DeviceRef(**work.device_ref),
-        TimingConfig(**work.timing),
+        TimingConfig(**work.timing).rule(),
         timer_step_ns=work.timer_step_ns,
         last_level_cache_bytes=work.last_level_cache_bytes,
         buffers=os.environ.get(BUFFERS_VARIABLE, BUFFER_RULES[0]),

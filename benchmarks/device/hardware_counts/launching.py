@@ -21,7 +21,8 @@ from llmperf_common.records import Kernel, Signature
 from workers.device.cuda.driver import CudaContext
 from workers.device.cuda.launcher import CudaError
 from workers.device.interface import DeviceFailure
-from workers.discovery.find import NoDevice, choose, open_compiler, open_session
+from workers.discovery.find import NoDevice, choose
+from workers.discovery.opening import open_compiler, open_session
 
 
 def main() -> None:

@@ -93,8 +93,8 @@ class Filesystem(Protocol):
         """Return the sorted names of the files directly in ``folder``, temporary ones included."""
         ...
 
-    def folders(self) -> list[str]:
-        """Return the sorted names of the folders at the top level."""
+    def folders(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the folders directly in ``folder``."""
         ...
 
     def remove(self, name: str) -> None:
@@ -217,10 +217,10 @@ class PosixFilesystem:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def folders(self) -> list[str]:
-        """Return the sorted names of the folders at the top level."""
+    def folders(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the folders directly in ``folder``."""
         try:
-            with os.scandir(self._path()) as entries:
+            with os.scandir(self._folder(folder)) as entries:
                 return sorted(entry.name for entry in entries if _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -172,12 +172,12 @@ class S3Filesystem:
         """Return the sorted names of the objects directly under ``folder``."""
         return sorted(self.listing(folder).modified)
 
-    def folders(self) -> list[str]:
-        """Return the sorted names of the top-level folders that contain objects."""
-        start = self._folder_key("")
+    def folders(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the folders directly in ``folder`` that contain objects."""
+        start = self._folder_key(folder)
         return sorted(
             item["Prefix"][len(start) :].rstrip("/")
-            for page in self._pages("")
+            for page in self._pages(folder)
             for item in page.get("CommonPrefixes", ())
         )
 

@@ -22,6 +22,13 @@ def latest_epoch(fs: Filesystem) -> int:
     return max((int(name) for name in fs.names(EPOCHS_FOLDER) if _NAME.fullmatch(name)), default=0)
 
 
+def strays(fs: Filesystem) -> list[str]:
+    """Return what lies in the folder of the epochs and is no epoch, without hidden files."""
+    files = (name for name in fs.names(EPOCHS_FOLDER) if not _NAME.fullmatch(name))
+    names = sorted((*files, *fs.folders(EPOCHS_FOLDER)))
+    return [f"{EPOCHS_FOLDER}/{name}" for name in names if not name.startswith(".")]
+
+
 def check_epoch(fs: Filesystem, epoch: int) -> None:
     """Raise StoreError if no epoch is left after ``epoch``, which the dataset has."""
     if epoch >= MAX_EPOCH:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.files.foreign_json import parse_json, whole_number
 from llmperf_common.ids import sha256_hex
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
@@ -38,6 +38,7 @@ _MAX_COUNT = 2**63
 _MOST_LOOKS = 8
 """Number of attempts to read the newest version if it is listed but missing; they take 5 s."""
 _NAME = re.compile(r"manifest-([0-9]{6,18})\.json")
+_LIKE_A_NAME = re.compile(r"manifest.*\.json", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +262,7 @@ def parse_manifest(
     """
     try:
         document = parse_json(data)
-        schema_version = int(document["schema_version"])
+        schema_version = whole_number(document["schema_version"])
         if schema_version > SCHEMA_VERSION:  # first: a later version may have other fields
             raise NewerManifestError(
                 f"{where} has schema version {schema_version}, but this LLMPerf reads versions up "
@@ -276,9 +277,9 @@ def parse_manifest(
         )
         tail = (ShardEntry(**entry) for entry in document["shards"])
         return Manifest(
-            version=int(document["version"]),
+            version=whole_number(document["version"]),
             plan_hash=str(document["plan_hash"]),
-            epoch=int(document["epoch"]),
+            epoch=whole_number(document["epoch"]),
             shards=tuple(chain(*(one.shards for one in segments), tail)),
             replaces=tuple(
                 chain(*(one.replaces for one in segments), replacements_of(document["replaces"]))
@@ -286,8 +287,10 @@ def parse_manifest(
             dropped=tuple(map(checked_shard_name, document.get("dropped", ()))),
             schema_version=schema_version,
             segments=segments,
-            published_s=int(document.get("published_s", 0)),
-            earlier=tuple((int(one), int(at_s)) for one, at_s in document.get("earlier", ())),
+            published_s=whole_number(document.get("published_s", 0)),
+            earlier=tuple(
+                (whole_number(one), whole_number(at_s)) for one, at_s in document.get("earlier", ())
+            ),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ManifestError(
@@ -303,6 +306,12 @@ def manifest_versions(fs: Filesystem) -> list[int]:
     named = ((name, _NAME.fullmatch(name)) for name in fs.names())
     found = ((name, int(match.group(1))) for name, match in named if match)
     return sorted(version for name, version in found if name == manifest_name(version))
+
+
+def misnamed_manifests(fs: Filesystem) -> list[str]:
+    """Return the files that have a manifest's name but for its number, so that none is read."""
+    right = set(map(manifest_name, manifest_versions(fs)))
+    return [name for name in fs.names() if _LIKE_A_NAME.fullmatch(name) and name not in right]
 
 
 def read_manifest(fs: Filesystem, version: int) -> Manifest:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmperf_common.errors import Exit
-from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.files.foreign_json import parse_json, whole_number
 from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.records import DeviceClass
 from llmperf_common.schemas import SCHEMA_VERSION
@@ -75,7 +75,7 @@ def read_run(fs: Filesystem) -> RunRecord | None:
     try:
         document = parse_json(data, max_values=_MAX_RUN_VALUES)
         if (
-            int(document["schema_version"]) > SCHEMA_VERSION
+            whole_number(document["schema_version"]) > SCHEMA_VERSION
         ):  # other fields may be unknown to this version
             raise StoreError(
                 f"{fs.describe(RUN_FILE)} has schema version {document['schema_version']}, but "

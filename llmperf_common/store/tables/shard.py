@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.files.foreign_json import parse_json, whole_number
 from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.records import Device, SentinelReading, TaskResult
 from llmperf_common.schemas import SCHEMA_VERSION
@@ -173,8 +173,8 @@ def _footer(metadata: Mapping[bytes, bytes] | None, name: str) -> Footer:
     document = parse_json(raw)
     return Footer(
         plan_hash=document["plan_hash"],
-        epoch=int(document["epoch"]),
-        tasks=tuple((str(task), int(token)) for task, token in document["tasks"]),
+        epoch=whole_number(document["epoch"]),
+        tasks=tuple((str(task), whole_number(token)) for task, token in document["tasks"]),
         sentinel=tuple(
             SentinelReading(device_id=device, at_us=at, median_ns=median)
             for device, at, median in document.get("sentinel", ())

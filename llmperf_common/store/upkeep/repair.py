@@ -23,7 +23,7 @@ from llmperf_common.ledger.holder import this_process
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
 from llmperf_common.store.files.run_lock import alone
-from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
+from llmperf_common.store.manifests.epochs import latest_epoch, strays, take_next_epoch
 from llmperf_common.store.manifests.manifest import (
     Manifest,
     ManifestError,
@@ -31,6 +31,7 @@ from llmperf_common.store.manifests.manifest import (
     ShardEntry,
     manifest_name,
     manifest_versions,
+    misnamed_manifests,
     read_manifest,
 )
 from llmperf_common.store.manifests.publish import StaleEpoch, put_manifest
@@ -64,6 +65,8 @@ class RepairReport:
         manifests: files for the trash: newer damaged manifests, all manifests up to an older
             damaged or missing one, and damaged segments.
         is_dry_run: whether nothing was changed.
+        strays: what LLMPerf neither wrote nor reads, though it lies where manifests and epochs do:
+            misnamed manifests, and in ``epochs/`` folders and other names. They stay.
     """
 
     version: int
@@ -72,6 +75,7 @@ class RepairReport:
     num_tasks: int
     manifests: tuple[str, ...]
     is_dry_run: bool
+    strays: tuple[str, ...] = ()
 
 
 def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairReport:
@@ -121,6 +125,7 @@ class _Seen:
         dropped: shards to drop.
         is_unfinished: whether a process took an epoch and died before it published, so that
             committed shards may not be listed.
+        strays: as in ``RepairReport``.
     """
 
     manifest: Manifest
@@ -129,6 +134,7 @@ class _Seen:
     segments: tuple[str, ...]
     dropped: tuple[Dropped, ...]
     is_unfinished: bool
+    strays: tuple[str, ...]
 
     def report(self, new: Manifest | None = None, *, is_dry_run: bool = False) -> RepairReport:
         names = {one.name for one in self.dropped}
@@ -142,6 +148,7 @@ class _Seen:
             num_tasks=num_tasks,
             manifests=(*self.above, *self.below, *self.segments),
             is_dry_run=is_dry_run,
+            strays=self.strays,
         )
 
 
@@ -175,6 +182,7 @@ def _look(fs: Filesystem, run: RunRecord) -> _Seen:
         ),
         dropped=_find(fs, manifest),
         is_unfinished=latest_epoch(fs) > manifest.epoch,
+        strays=(*misnamed_manifests(fs), *strays(fs)),
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from llmperf.exits import Exit
 from tests.support.collecting import KERNELS, llmperf_command
 from tests.support.in_process import assert_refused, llmperf
-from tests.support.side_files import read_side_files
+from tests.support.truth.side_files import read_side_files
 from tests.support.wheel import BUILD_FILES, PACKAGES
 
 

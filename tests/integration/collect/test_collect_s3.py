@@ -15,8 +15,8 @@ from llmperf_common.store.files.location import open_filesystem
 from llmperf_common.store.manifests.manifest import latest_manifest
 from llmperf_common.store.upkeep.verify import verify
 from tests.support.collecting import replay_file, wait_until, write_kernels
-from tests.support.dying_store import LOG_VARIABLE
 from tests.support.in_process import assert_refused, llmperf
+from tests.support.processes.dying_store import LOG_VARIABLE
 from tests.support.sampling import SHARES, numbers_of
 from tests.support.servers.s3_server import S3Server, new_prefix
 
@@ -57,7 +57,7 @@ def arguments(folder: Path, location: str) -> list[str]:
 
 def start_dying(step: int | str, command: list[str]) -> subprocess.Popen[str]:
     """Start ``llmperf`` so that it dies at a change of the store (0: it does not)."""
-    module = [sys.executable, "-m", "tests.support.dying_store", str(step), "llmperf"]
+    module = [sys.executable, "-m", "tests.support.processes.dying_store", str(step), "llmperf"]
     return subprocess.Popen(
         [*module, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -169,7 +169,12 @@ def test_agreement_by_class_of_our_median() -> None:
 def test_a_death_and_a_hang_cost_the_item_in_hand_only(tmp_path: Path) -> None:
     work = _work(*(_job(name) for name in ("good", "dies", "fine", "hangs", "last")))
     run = run_until_done(
-        "tests.support.stub_part", work, tmp_path, environment=os.environ, max_s=60, silence_s=3
+        "tests.support.processes.stub_part",
+        work,
+        tmp_path,
+        environment=os.environ,
+        max_s=60,
+        silence_s=3,
     )
     assert (run.deaths, run.hangs, run.is_cut, run.problem) == (2, 1, False, "")
     done = [row["kernel_id"] for row in rows_of(read_log(tmp_path / "log.jsonl"))]
@@ -179,7 +184,12 @@ def test_a_death_and_a_hang_cost_the_item_in_hand_only(tmp_path: Path) -> None:
 def test_time_is_up_and_what_is_done_is_kept(tmp_path: Path) -> None:
     work = _work(_job("good"), _job("hangs"), _job("last"))
     run = run_until_done(
-        "tests.support.stub_part", work, tmp_path, environment=os.environ, max_s=3, silence_s=60
+        "tests.support.processes.stub_part",
+        work,
+        tmp_path,
+        environment=os.environ,
+        max_s=3,
+        silence_s=60,
     )
     assert run.is_cut
     assert 3 <= run.wall_s < 20
@@ -188,7 +198,7 @@ def test_time_is_up_and_what_is_done_is_kept(tmp_path: Path) -> None:
 
 def test_a_part_that_never_starts_says_why(tmp_path: Path) -> None:
     run = run_until_done(
-        "tests.support.stub_part",
+        "tests.support.processes.stub_part",
         _work(_job("no_start")),
         tmp_path,
         environment=os.environ,
@@ -206,7 +216,7 @@ from pathlib import Path
 from benchmarks.collecting.collectors.jobs import read_work
 from benchmarks.collecting.collectors.supervise import run_until_done
 folder = Path({str(tmp_path)!r})
-run_until_done("tests.support.stub_part", read_work(folder / "given.json"), folder,
+run_until_done("tests.support.processes.stub_part", read_work(folder / "given.json"), folder,
                environment=os.environ, max_s=60, silence_s=60)
 """
     process = subprocess.Popen([sys.executable, "-c", script])

@@ -30,8 +30,8 @@ from tests.support.collecting import (
     replay_file,
     write_kernels,
 )
-from tests.support.dying_at_point import COMMITS_VARIABLE, ENCODE, NEVER, Point, When
-from tests.support.dying_store import VICTIM_VARIABLE
+from tests.support.processes.dying_at_point import COMMITS_VARIABLE, ENCODE, NEVER, Point, When
+from tests.support.processes.dying_store import VICTIM_VARIABLE
 from tests.support.sampling import at_night_unless, every
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.s3_server import S3Server, new_prefix
@@ -146,7 +146,7 @@ class Run:
         """Start the command, which dies at ``point``."""
         text = point.text if point else NEVER
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.dying_at_point", text, *self._command],
+            [sys.executable, "-m", "tests.support.processes.dying_at_point", text, *self._command],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

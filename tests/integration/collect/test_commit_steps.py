@@ -18,7 +18,7 @@ from tests.support.collecting import (
     replay_file,
     write_kernels,
 )
-from tests.support.dying_store import LOG_VARIABLE, VICTIM_VARIABLE
+from tests.support.processes.dying_store import LOG_VARIABLE, VICTIM_VARIABLE
 from tests.support.sampling import SHARES, numbers_of
 from tests.support.servers.redis_server import RedisServer
 
@@ -42,7 +42,12 @@ class Runs:
     def start(self, step: int, *, dies: bool, **variables: str) -> subprocess.Popen[str]:
         command = ["collect", "--corpus", str(self._corpus), "--out", str(self.data(step))]
         command += ["--device", self._device, "--ledger", self._ledger, *COMMIT_AT_ONCE]
-        module = [sys.executable, "-m", "tests.support.dying_store", str(step if dies else 0)]
+        module = [
+            sys.executable,
+            "-m",
+            "tests.support.processes.dying_store",
+            str(step if dies else 0),
+        ]
         return subprocess.Popen(
             [*module, "llmperf", *command],
             stdout=subprocess.PIPE,

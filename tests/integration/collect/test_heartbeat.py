@@ -17,7 +17,7 @@ from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.looking import look_at_sqlite
 from llmperf_common.ledger.protocol import LedgerAwayError, TaskCounts
 from tests.support.collecting import Collect, replay_file, wait_until, write_kernels
-from tests.support.ledger_contract import claim
+from tests.support.contracts.ledger_contract import claim
 from workers.collect.event_logging import logging_taken
 from workers.collect.events import EventLog
 from workers.collect.heartbeat import HeartbeatWriter

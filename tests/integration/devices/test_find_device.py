@@ -14,7 +14,8 @@ from llmperf_common.records import Device
 from workers.device.interface import DeviceRef
 from workers.device.replay_file import ReplayDevice
 from workers.discovery.candidates import AbsentSource, Candidate, Source, candidates
-from workers.discovery.find import DeviceReport, NoDevice, choose, open_session, try_all_runtimes
+from workers.discovery.find import DeviceReport, NoDevice, choose, try_all_runtimes
+from workers.discovery.opening import open_session
 from workers.discovery.runtime_trial import TriedDevice, try_runtime
 
 pytestmark = pytest.mark.opencl

@@ -11,7 +11,8 @@ from workers.device.opencl.errors import out_of_memory
 from workers.device.opencl.kept_buffers import PAGE_BYTES, KeptBuffers
 from workers.device.opencl.queue import DeviceQueue
 from workers.device.opencl.session import OpenclSession
-from workers.discovery.find import choose, open_session
+from workers.discovery.find import choose
+from workers.discovery.opening import open_session
 
 pytestmark = pytest.mark.opencl
 

@@ -15,7 +15,7 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import LaunchConfig, Strategy
 from tests.support.collecting import write_kernels
-from tests.support.stub_device import DEVICE
+from tests.support.processes.stub_device import DEVICE
 from workers.collect.device_worker import DeviceWorker
 from workers.config import CollectConfig, PlanConfig, TimingConfig
 from workers.corpus.read import read_sources
@@ -126,7 +126,7 @@ def test_every_launch_under_the_lock_and_nothing_else_is_bound(
         open_indices=tuple(range(len(configs))),
         launch_ns=(None,) * len(configs),
         check_indices=(),
-        timing=TimingConfig(),
+        timing=TimingConfig().rule(),
         sentinel=True,
         lock_path=str(tmp_path / "device.lock"),
         budget_s=None,

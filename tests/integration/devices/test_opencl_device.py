@@ -39,7 +39,8 @@ from workers.device.opencl.errors import out_of_memory
 from workers.device.opencl.freed_memory import FreedMemory
 from workers.device.opencl.limits import padded
 from workers.device.opencl.session import OpenclSession
-from workers.discovery.find import choose, open_compiler, open_session
+from workers.discovery.find import choose
+from workers.discovery.opening import open_compiler, open_session
 from workers.measure.timing import time_config
 from workers.plan.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
 
@@ -462,7 +463,7 @@ def test_source_is_built_where_there_is_no_binary(session: Session) -> None:
 def test_a_config_is_timed_and_checked(session: Session, compiled: Program) -> None:
     kernel = vadd()
     timed = time_config(
-        session.load(kernel, compiled), make_config(kernel, 65536), TimingConfig(max_readings=10),
+        session.load(kernel, compiled), make_config(kernel, 65536), TimingConfig(max_readings=10).rule(),
         session.device, check_payload=True, clock=time.monotonic,
     )  # fmt: skip
     assert isinstance(timed.outcome, Timing), timed

@@ -117,7 +117,7 @@ def test_a_smaller_config_finds_zeros_behind_its_buffer() -> None:
     job = dataclasses.replace(
         job_of(), name="f", source=source, arguments=(DATA, behind), launches=launches
     )
-    rule = TimingConfig(max_readings=5, sample_budget_ms=5)
+    rule = TimingConfig(max_readings=5, sample_budget_ms=5).rule()
     loop = PlainLoop(ref, rule, timer_step_ns=1.0, last_level_cache_bytes=2**16)
     kernel = cl.Kernel(cl.Program(loop.context, source).build(), "f")
     loop.hold(job)

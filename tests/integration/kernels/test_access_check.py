@@ -14,7 +14,7 @@ import pytest
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
-from tests.support.stub_device import DEVICE
+from tests.support.processes.stub_device import DEVICE
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus.read import read_sources
 from workers.device.device_class import device_class_of

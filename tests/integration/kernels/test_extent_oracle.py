@@ -13,7 +13,7 @@ import pytest
 
 from tests.oracle.extents import Finding, Reach, check_kernel, of_side_file
 from tests.oracle.oclgrind import PROGRAM, is_installed
-from tests.support.side_files import Launch, SideKernel, read_side_files
+from tests.support.truth.side_files import Launch, SideKernel, read_side_files
 
 pytestmark = [
     pytest.mark.slow,

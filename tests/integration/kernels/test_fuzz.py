@@ -14,7 +14,7 @@ from tests.fuzz.judge import finding
 from tests.fuzz.mutate import MUTATIONS, tokens
 from tests.fuzz.seeds import Seeds
 from tests.fuzz.shrink import shrunk
-from workers.source.front_end import ReadKernel
+from workers.source.read_kernel import ReadKernel
 
 SAXPY = "__kernel void saxpy(__global float *y, float a) { y[get_global_id(0)] *= a; /* done */ }\n"
 

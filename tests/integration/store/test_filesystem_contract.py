@@ -10,7 +10,7 @@ import pytest
 
 from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem
 from llmperf_common.store.files.s3 import ENDPOINT_VARIABLE
-from tests.support.filesystem_contract import Again, FilesystemContract
+from tests.support.contracts.filesystem_contract import Again, FilesystemContract
 from tests.support.servers.s3_server import CREDENTIALS, S3Server, new_prefix, open_at
 
 

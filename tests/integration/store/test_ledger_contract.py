@@ -24,7 +24,7 @@ from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import PosixFilesystem
 from llmperf_common.store.manifests.epochs import take_next_epoch
 from llmperf_common.store.manifests.manifest import ShardEntry
-from tests.support.ledger_contract import (
+from tests.support.contracts.ledger_contract import (
     EPOCH,
     PLAN_HASH,
     TASKS,
@@ -34,8 +34,8 @@ from tests.support.ledger_contract import (
     shard_pair,
     tasks_of,
 )
-from tests.support.ledger_machine import LedgerMachine
-from tests.support.rollback_contract import RestorableHarness, RollbackContract
+from tests.support.contracts.ledger_machine import LedgerMachine
+from tests.support.contracts.rollback_contract import RestorableHarness, RollbackContract
 
 _SIMULATED_HOST = "simulated"
 

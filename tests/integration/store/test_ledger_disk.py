@@ -21,7 +21,7 @@ from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import PosixFilesystem
 from llmperf_common.store.upkeep.verify import verify
 from tests.support.collecting import Collect, events, replay_file, write_kernels
-from tests.support.ledger_contract import PLAN_HASH, TASKS, TTL_S, claim, tasks_of
+from tests.support.contracts.ledger_contract import PLAN_HASH, TASKS, TTL_S, claim, tasks_of
 
 _AT_A_LIMIT = """
 import resource, sys

@@ -26,7 +26,7 @@ from llmperf_common.ledger.protocol import (
 )
 from llmperf_common.store.files.filesystem import PosixFilesystem
 from llmperf_common.store.manifests.manifest import ShardEntry
-from tests.support.ledger_contract import (
+from tests.support.contracts.ledger_contract import (
     EPOCH,
     PLAN_HASH,
     Harness,
@@ -35,8 +35,8 @@ from tests.support.ledger_contract import (
     shard_pair,
     tasks_of,
 )
-from tests.support.ledger_machine import LedgerMachine
-from tests.support.rollback_contract import RestorableHarness, RollbackContract
+from tests.support.contracts.ledger_machine import LedgerMachine
+from tests.support.contracts.rollback_contract import RestorableHarness, RollbackContract
 from tests.support.servers.redis_server import RedisServer
 
 _numbers = itertools.count()

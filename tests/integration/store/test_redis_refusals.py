@@ -28,8 +28,14 @@ from llmperf_common.ledger.protocol import (
 )
 from llmperf_common.store.manifests.run import RunRecord
 from tests.integration.store.test_ledger_redis import RedisHarness
+from tests.support.contracts.ledger_contract import (
+    Harness,
+    LedgerContract,
+    claim,
+    shard_pair,
+    tasks_of,
+)
 from tests.support.in_process import assert_refused, llmperf
-from tests.support.ledger_contract import Harness, LedgerContract, claim, shard_pair, tasks_of
 from tests.support.servers.redis_server import RedisServer, find_server
 
 HOLDER = Holder(host="h", boot_id="b", pid=1, start_ticks=1)

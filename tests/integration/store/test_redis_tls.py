@@ -15,7 +15,7 @@ from cluster.ledger.redis_errors import LedgerRefusedError
 from cluster.ledger.redis_runs import runs_on
 from llmperf_common.ledger.protocol import Committed, Holder, LedgerAwayError
 from llmperf_common.store.manifests.run import RunRecord
-from tests.support.ledger_contract import claim, shard_pair
+from tests.support.contracts.ledger_contract import claim, shard_pair
 from tests.support.servers.redis_server import RedisServer, find_server, free_port
 
 HOLDER = Holder(host="h", boot_id="b", pid=1, start_ticks=1)

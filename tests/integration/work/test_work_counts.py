@@ -13,7 +13,7 @@ from llmperf_common.features.work import Work
 from llmperf_common.records import ArgumentKind, Kernel, LaunchArgument, LaunchConfig, Strategy
 from tests.support.reading import kernels_from_source
 from tests.support.sampling import SLOW
-from tests.support.side_files import (
+from tests.support.truth.side_files import (
     Launch,
     Ranges,
     SideKernel,
@@ -21,8 +21,8 @@ from tests.support.side_files import (
     random_launches,
     read_side_files,
 )
-from tests.support.side_touches import has_accesses, true_touches
-from tests.support.side_work import config_of, true_work
+from tests.support.truth.side_touches import has_accesses, true_touches
+from tests.support.truth.side_work import config_of, true_work
 from workers.work.counting import CountedLaunch, count_kernel, count_launches
 from workers.work.opencl_virtual import OpenclVirtualDevice
 

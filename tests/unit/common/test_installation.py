@@ -89,10 +89,10 @@ def test_a_file_that_cannot_be_read_is_no_change(
     noted = Installation(root)
     (root / "workers/work/costs.py").touch()
 
-    def fail(_path: Path) -> bytes:
+    def fail(_path: str, _mode: str) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr(installation, "open", fail, raising=False)
     with pytest.raises(OSError, match="too many open files"):
         noted.check()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.side_files import (
+from tests.support.truth.side_files import (
     KERNELS,
     SIZE_NAMES,
     SideKernel,
@@ -15,7 +15,7 @@ from tests.support.side_files import (
     read_source,
     sizes_of,
 )
-from tests.support.side_work import FIELDS
+from tests.support.truth.side_work import FIELDS
 
 ACCESS_KEYS = {"use", "buffer", "at", "bytes", "when", "turns"}
 KERNEL_KEYS = {

@@ -3,7 +3,7 @@
 import pytest
 
 from llmperf_common.analysis import Analysis, Extent, Polynomial, Term
-from tests.support.side_files import (
+from tests.support.truth.side_files import (
     KERNELS,
     RUN_RANGES,
     Pair,

@@ -28,23 +28,29 @@ PREDEFINED = (
     "cl_khr_int64_base_atomics 1",
     "cl_khr_int64_extended_atomics 1",
 )
-"""Macros of an OpenCL C 1.2 device with doubles. They are expanded in the text."""
+"""Macros of an OpenCL C 1.2 device with doubles. They are expanded in the text. Other devices are
+assumed to have the same extensions. Otherwise a kernel for doubles below ``#ifdef cl_khr_fp64``
+would take the counts from all other kernels of its file."""
 
-ANOTHER_DEVICE = (
-    "__OPENCL_VERSION__ 300",
-    "__OPENCL_C_VERSION__ 300",
-    "CL_VERSION_2_0 200",
-    "CL_VERSION_3_0 300",
-)
-"""Macros of a newer device, if their value matters and is not 1."""
+VALUES: Mapping[str, tuple[int | None, ...]] = {
+    "__OPENCL_VERSION__": (120, 200, 210, 220, 300),
+    "__OPENCL_C_VERSION__": (120, 100, 110, 200, 300),
+    "CL_VERSION_2_0": (None, 200),
+    "CL_VERSION_2_1": (None, 210),
+    "CL_VERSION_2_2": (None, 220),
+    "CL_VERSION_3_0": (None, 300),
+}
+"""All values of those macros whose values are known for each device; None: not defined. The first
+value is that of this device. ``-cl-std`` gives the C version, also of an older standard."""
 DEVICE_MACRO = re.compile(
     r"\b(?:__OPENCL_\w+|CL_VERSION_\w+|__opencl_c_\w+|__IMAGE_SUPPORT__|__GPU__|__CPU__"
     r"|__FAST_\w+|__FINITE_MATH_ONLY__|FP_FAST_\w+|HALF_(?:MAX|MIN|EPSILON|DIG|MANT_DIG|RADIX)\w*"
     r"|__has_\w+|__clang\w*|__llvm__|__GNUC\w*|__STDC_HOSTED__|__SPIR\w*|__NV\w+|__CUDA\w*"
-    r"|__(?:AMD|amd|R600|INTEL|POCL|APPLE|ANDROID|linux|x86_64|i386|aarch64|arm|SSE|AVX)\w*"
+    r"|__(?:AMD|amd|gfx|GFX|tune_|riscv_|ARM_|R600|INTEL|POCL|APPLE|ANDROID|linux|x86_64|i386|aarch64|arm|SSE|AVX)\w*"
     r"|__LP64__|_LP64|__SIZEOF_POINTER__|__SIZE_MAX__|__LONG_LONG_MAX__|_WIN32|_WIN64|POCL_\w+"
     r"|cl_(?:khr|nv|intel|amd|arm|apple|APPLE|ext|qcom|img|pocl)_\w+"
-    r"|_+OPENCL_\w*|_+POCL_?\w*|_KERNEL_\w*|CL_DEVICE_\w+)"
+    r"|_+OPENCL_\w*|_+POCL_?\w*|_KERNEL_\w*|CL_DEVICE_\w+|_MSC_VER|__EMBEDDED_PROFILE__"
+    r"|__FLT_EVAL_METHOD__|__FILE_NAME__|__is_(?:identifier|target_\w+)|__building_module)"
 )
 """Macros that only some devices define, or define with other values."""
 
@@ -56,7 +62,7 @@ _NO_INTEGERS = """
     CLK_LOCAL_MEM_FENCE CLK_GLOBAL_MEM_FENCE CLK_FILTER_NEAREST CLK_FILTER_LINEAR
     CLK_NORMALIZED_COORDS_TRUE CLK_NORMALIZED_COORDS_FALSE CLK_ADDRESS_NONE CLK_ADDRESS_CLAMP
     CLK_ADDRESS_CLAMP_TO_EDGE CLK_ADDRESS_REPEAT CLK_ADDRESS_MIRRORED_REPEAT
-    __DATE__ __TIME__ __LINE__ __COUNTER__ __BASE_FILE__ __TIMESTAMP__ __VERSION__
+    __DATE__ __TIME__ __FILE__ __LINE__ __COUNTER__ __BASE_FILE__ __TIMESTAMP__ __VERSION__
 """
 _INTEGERS = {
     "__STDC__": 1, "__STDC_VERSION__": 199901, "__CHAR_BIT__": 8, "CHAR_BIT": 8,
@@ -80,12 +86,15 @@ KNOWN_IN_CONDITIONS: Mapping[str, Number | None] = {
 }
 """Values of the macros that every device defines; None if the value is perhaps no integer. These
 macros decide ``#if``, but stay in the text, because the device's compiler expands them."""
+_TEXTS_OF_COMPILERS = frozenset({"__FILE__", "__BASE_FILE__", "__TIMESTAMP__", "__VERSION__"})
+"""Macros for strings whose lengths vary."""
 _X86_PROCESSORS = ("x86-64", "haswell", "skylake-avx512", "icelake-server", "sapphirerapids",
     "znver2", "znver3", "znver4")  # fmt: skip
 _TARGETS = (
     *(f"x86_64-linux-gnu -march={one}" for one in _X86_PROCESSORS),
     "aarch64-linux-gnu", "nvptx64-nvidia-cuda", "amdgcn-amd-amdhsa -mcpu=gfx90a",
-    "spir64-unknown-unknown",
+    "riscv64-linux-gnu", "powerpc64le-linux-gnu", "i686-linux-gnu", "armv7-linux-gnueabihf",
+    "spir-unknown-unknown", "spir64-unknown-unknown",
 )  # fmt: skip
 _MACRO_DEFINITION = 501
 _WITH_MACROS = 1
@@ -119,16 +128,18 @@ _OF_HEADERS = re.compile(
     r"|atomic_(?:compare_exchange|exchange|fetch|flag|init|load|store|work_item)\w*"
     r"|v(?:load|store)a?(?:_half\w*)?|async_work_group_\w+|(?:get|read|write)_image\w+"
     r"|(?:work|sub)_group_\w+|to_(?:global|local|private)|ndrange_[123]D|kernel_exec|prefetch"
-    r"|shuffle2?|upsample|wait_group_events|vec_step|ctz|double|size_t|u?intptr_t|ptrdiff_t"
+    r"|shuffle2?|upsample|wait_group_events|vec_step|ctz|size_t|u?intptr_t|ptrdiff_t"
     r"|CLK_\w+|CL_(?:COMPLETE|QUEUED|RUNNING|SUBMITTED|KHRONOS_\w+|TARGET_OPENCL_VERSION)"
-    r"|ATOMIC_(?:FLAG|VAR)_INIT|DBL_(?:RADIX|M(?:AX|IN)_10_EXP)|M_(?:[12]_)?[A-Z0-9]+(?:_[24])?_H"
-    r"|ALIGN[48]|CLANG_(?:HAS_RW_IMAGES|MAJOR)|IMG_[RW][OW]_AQ|INTTYPE|LLVM_(?:OLDER_THAN_)?\d+_0"
-    r"|MAX_(?:KERNEL_ARGS|KERNEL_NAME_LENGTH|WORK_DIM)|SPIR_ADDRESS_SPACE_\w+|_CL_[A-Z]+\w*"
+    r"|ATOMIC_(?:FLAG|VAR)_INIT|DBL_(?:RADIX|M(?:AX|IN)_10_EXP)"
+    r"|M_(?:E|LOG2E|LOG10E|LN2|LN10|PI|PI_2|PI_4|1_PI|2_PI|2_SQRTPI|SQRT2|SQRT1_2)_H"
+    r"|CLANG_(?:HAS_RW_IMAGES|MAJOR)|IMG_[RW][OW]_AQ|INTTYPE|LLVM_(?:OLDER_THAN_)?\d+_0"
+    r"|MAX_(?:KERNEL_ARGS|KERNEL_NAME_LENGTH|WORK_DIM)|SPIR_ADDRESS_SPACE_\w+"
+    r"|_CL_(?:ALWAYSINLINE|CONVERGENT|NOINLINE|OVERLOADABLE|READNONE|READONLY|STATIC_ASSERT)"
     r"|__IF_\w+|__X86_IMAGE_H__|__(?:cnfn|conv|kernel_exec|ovld|purefn)"
 )
 """Matches names that the OpenCL C headers of some PoCL define as macros, beyond the functions that
 are declared for copies. It matches few names, because users choose names such as ``IMAGE_WIDTH``.
-"""
+``double``, and ``ALIGN4`` and ``ALIGN8`` of a header that kernels do not include, are left out."""
 
 
 @cache
@@ -140,10 +151,28 @@ def may_be_a_devices(name: str) -> bool:
     """
     return (
         DEVICE_MACRO.fullmatch(name) is not None
+        or name in KNOWN_IN_CONDITIONS
+        or name in _TEXTS_OF_COMPILERS
         or _OF_HEADERS.fullmatch(name) is not None
         or is_declared(name)
         or name in macros_of_clang()
     )
+
+
+@cache
+def is_only_a_macro(name: str) -> bool:
+    """Whether a text that has this name depends on the device, if the text does not define it.
+
+    Built-in functions and constants of OpenCL C may be macros, too, but each device has them.
+
+    >>> is_only_a_macro("__ELF__"), is_only_a_macro("min"), is_only_a_macro("INT_MAX")
+    (True, False, False)
+    """
+    if name in _TEXTS_OF_COMPILERS:
+        return True
+    if name in KNOWN_IN_CONDITIONS or is_declared(name):
+        return False
+    return DEVICE_MACRO.fullmatch(name) is not None or name in macros_of_clang()
 
 
 KEYWORDS: Mapping[str, Number | None] = {"true": Number(1)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from llmperf_common.launch import local_memory_bytes
 from llmperf_common.records import (
@@ -17,8 +18,10 @@ from llmperf_common.records import (
     LaunchConfig,
     Signature,
 )
-from workers.config import PlanConfig
 from workers.plan.ndranges import Shape, local_shapes, small_shapes
+
+if TYPE_CHECKING:  # an analysis child imports this module, and needs no pydantic
+    from workers.config import PlanConfig
 
 GLOBAL_KINDS = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _GUARD_BYTES = 2 * 4096

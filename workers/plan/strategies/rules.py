@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from llmperf_common.analysis import Analysis, InputChoice
 from llmperf_common.ids import content_id
@@ -19,7 +19,6 @@ from llmperf_common.records import (
     Signature,
     Strategy,
 )
-from workers.config import PlanConfig
 from workers.plan.ndranges import Draws, Shape
 from workers.plan.strategies.buffers import AnalysedBuffers, simple_argument
 from workers.plan.strategies.memory_limits import buffer_bytes, fits
@@ -35,6 +34,9 @@ from workers.plan.strategies.scalars import (
     scalar_arguments,
 )
 from workers.plan.strategies.varied import ChosenInputs, Varied, VariedInputs
+
+if TYPE_CHECKING:  # an analysis child imports this module, and needs no pydantic
+    from workers.config import PlanConfig
 
 Arguments = tuple[LaunchArgument, ...]
 _TRIAL_BYTES = 2**30  # assumed limit of a launch's buffers where no device is given

@@ -28,6 +28,7 @@ from workers.source.clang.nodes import (
 _FENCES = frozenset({"barrier", "work_group_barrier", "mem_fence", "atomic_work_item_fence"})
 _GLOBAL_FENCE = 2
 _GROUP_PREFIXES = ("work_group_", "sub_group_")
+_SWAPS = frozenset({"atomic_xchg", "atom_xchg"})
 _EXCHANGES = frozenset({"atomic_cmpxchg", "atom_cmpxchg"})
 _READS = frozenset(f"{prefix}{name}" for prefix in ATOMIC_PREFIXES for name in ("or", "add", "sub"))
 _BOUNDS = frozenset(f"{prefix}{name}" for prefix in ATOMIC_PREFIXES for name in ("min", "max"))
@@ -74,10 +75,10 @@ class Influence:
 def influence_of(source: ParsedSource, kernel: Function) -> Influence:
     """Return what a kernel and its helpers decide by values of other work-items.
 
-    Three kinds of atomic operations are not followed, because a work-item decides by them about
+    Some kinds of atomic operations are not followed, because a work-item decides by them about
     its own update, and few work-items update one address at the same time: a compare-and-exchange
-    whose expected value is a variable, an operation that adds 0 (it only reads), and a minimum or
-    maximum.
+    whose expected value is a variable, an operation that adds 0 (it only reads), a minimum or
+    maximum, and an exchange within an exchange, which adds floats.
     """
     with deep_recursion():
         return _Flow(source, kernel).influence()
@@ -191,7 +192,8 @@ class _Flow:
             return self._stored(children[0], origin, children[1])
         if kind is NodeKind.UNARY and node.name in _STEPS:
             return self._stored(children[0], self._origin(children[0]))
-        return self._combined(node)
+        is_address = kind is NodeKind.UNARY and node.name == "&"
+        return self._address(children[0]) if is_address else self._combined(node)
 
     def _combined(self, node: Node) -> Origin:
         kind, children = node.kind, node.children
@@ -374,6 +376,8 @@ class _Flow:
             own = {one.key for one in self._kernel.parameters}
             named = {one.key for one in walk(operand[0]) if one.kind is NodeKind.REFERENCE}
             return bool(named - own)
+        if name in _SWAPS:
+            return any(one.kind is NodeKind.CALL and one.name in _SWAPS for one in walk(operand[0]))
         return name in _BOUNDS or (name in _READS and operand[0].value == 0)
 
 

@@ -61,7 +61,7 @@ def test_initial_weights_that_only_the_run_names_are_not_read(
     read: list[object] = []
     monkeypatch.setattr(language, "built", lambda *words: read.append(words))
     with_content(out, init=str(private))
-    with pytest.raises(BadInput, match=r"regressor\.json: names the .*private.* repeat its --init"):
+    with pytest.raises(BadInput, match=r"regressor\.json: names the .*private.*name a new --out"):
         resumed(out)
     assert read == []
 
@@ -100,5 +100,40 @@ def test_a_link_out_of_the_prepared_folder_is_not_followed(out: Path, private: P
     (out / "prepared" / "prompt" / "more.json").symlink_to(private / "config.json")
     hashed = hashlib.sha256(b"{}").hexdigest()
     with_content(out, files=files_of(out) | {"prompt/more.json": hashed})
-    with pytest.raises(BadInput, match=r"is a link that leads out of .*delete the folder"):
+    with pytest.raises(BadInput, match=r"is a link that leads out of .*delete "):
+        check_prepared(out / "prepared", None)
+
+
+@pytest.mark.parametrize("files", [[[1, "x"], ["zz", "y"]], {"prompt/a": 1}, "x", None])
+def test_hashes_that_are_no_texts_are_refused(out: Path, files: object) -> None:
+    with_content(out, files=files)
+    with pytest.raises(BadInput, match=r"regressor\.json.*delete .* new --out"):
+        resumed(out)
+
+
+def test_an_additional_file_is_named_as_what_it_is(out: Path) -> None:
+    (out / "prepared" / "prompt" / ".DS_Store").write_text("x")
+    with pytest.raises(BadInput, match=r"/prompt/\.DS_Store: does not belong .*: remove it$"):
+        resumed(out)
+
+
+def test_a_name_from_the_file_is_printed_harmlessly(out: Path) -> None:
+    with_content(out, files=files_of(out) | {"\x1b[2J" + "a" * 999: "x"})
+    with pytest.raises(BadInput, match=r"/\\x1b\[2Ja+: is missing") as refused:
+        resumed(out)
+    assert len(str(refused.value)) < 900
+
+
+@pytest.mark.parametrize("folder", ["prompt", "offset"])
+def test_a_linked_folder_is_refused_before_its_files_are_listed(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    place = out / "prepared" / folder
+    if place.exists():
+        place.rename(tmp_path / "moved")
+    else:
+        (tmp_path / "moved").mkdir()
+    place.symlink_to(tmp_path / "moved")
+    monkeypatch.setattr("trainer.life.preparing._names_in", None)
+    with pytest.raises(BadInput, match=f"{folder}: is a link, not a folder of the run"):
         check_prepared(out / "prepared", None)

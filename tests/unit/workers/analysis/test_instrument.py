@@ -9,7 +9,8 @@ import pytest
 from tests.support.reading import kernels_from_source
 from workers.analysis.copy.edits import Edits
 from workers.analysis.copy.instrument import instrument
-from workers.analysis.copy.preprocess import ExpansionError, expand_macros, varies_by_device
+from workers.analysis.copy.other_devices import varies_by_device
+from workers.analysis.copy.preprocess import ExpansionError, expand_macros
 from workers.analysis.copy.rewriter import UnresolvedError
 from workers.analysis.facts import kernel_facts
 from workers.source.clang.parse import diagnose, parse

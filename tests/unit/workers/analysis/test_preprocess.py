@@ -4,7 +4,8 @@ import pytest
 
 from workers.analysis.copy.conditions import CLANG_INTMAX_BITS, ConditionError, is_true
 from workers.analysis.copy.device_macros import KEYWORDS, KNOWN_IN_CONDITIONS
-from workers.analysis.copy.preprocess import ExpansionError, expand_macros, varies_by_device
+from workers.analysis.copy.other_devices import varies_by_device
+from workers.analysis.copy.preprocess import ExpansionError, expand_macros
 from workers.analysis.copy.preprocessor_tokens import new_lexer
 from workers.source.clang.parse import translate
 

@@ -183,7 +183,7 @@ def test_streams_one_after_another(tmp_path: Path, pack):
 @pytest.mark.parametrize("content", [b"", b"\0"])
 def test_streams_of_nothing_are_refused_early(tmp_path: Path, pack, content: bytes):
     """40 MB of empty gzip members took 18 s."""
-    with pytest.raises(CorpusError, match="10000 compressed streams of less than 512 bytes"):
+    with pytest.raises(CorpusError, match="10000 compressed streams of less than 16384 bytes"):
         read(tmp_path / "x.tar.gz", pack(content) * 10_100)
 
 
@@ -192,6 +192,13 @@ def claiming(num_bytes: int, name: bytes = b"data.bin") -> bytes:
     info = tarfile.TarInfo(name.decode())
     info.size = num_bytes
     return info.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+def test_a_member_in_small_streams_is_refused_early(tmp_path: Path, pack):
+    """A million xz streams of 512 bytes took 20 s."""
+    with pytest.raises(CorpusError, match="10000 compressed streams of less than 16384 bytes"):
+        read(tmp_path / "x.tar.gz", pack(claiming(2**23)) + pack(bytes(512)) * 10_100)
 
 
 @pytest.mark.timeout(20)

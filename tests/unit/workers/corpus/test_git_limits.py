@@ -129,11 +129,11 @@ def test_a_silent_git_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_git_with_much_to_complain_about_is_not_given_up(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """1,500 broken indexes of packs made git wait at a full pipe."""
+    """Broken indexes of packs made git wait at a full pipe; of 8,000, in over 1 MiB."""
     monkeypatch.setattr(git_process, "_MAX_SILENCE_S", 5)
     blob = git(root, "hash-object", "-w", "--stdin", given=KERNEL)
     source = commit(root, f"100644 blob {blob}\ta.cl")
-    for index in range(1500):
+    for index in range(8000):
         (source / f"objects/pack/pack-{index:040x}.idx").write_bytes(b"broken" * 300)
         (source / f"objects/pack/pack-{index:040x}.pack").write_bytes(b"PACK")
     assert [one.path for one in entries(source)] == ["a.cl"]

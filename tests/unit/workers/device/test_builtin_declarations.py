@@ -116,6 +116,9 @@ def test_macros_of_its_headers_are_known_to_be_a_devices() -> None:
         for name in re.findall(r"(?m)^\s*#\s*define\s+(\w+)", path.read_text(encoding="utf-8"))
     }
     usual = {one.split()[0] for one in PREDEFINED} | set(KNOWN_IN_CONDITIONS)
+    # Kernels do not include the header of the first two; a device without doubles, for which
+    # LLMPerf refuses them, has the third. User code chooses such names, as in `#ifndef ALIGN4`.
+    usual |= {"ALIGN4", "ALIGN8", "double"}
     assert len(names) > 1000
     assert {one for one in names - usual if not may_be_a_devices(one)} == set()
 

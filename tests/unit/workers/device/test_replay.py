@@ -26,7 +26,8 @@ from llmperf_common.records import (
 )
 from workers.device.interface import DeviceFailure, DeviceRef, Launcher
 from workers.device.replay import ReplayAnalyser
-from workers.discovery.find import choose, open_compiler, open_session
+from workers.discovery.find import choose
+from workers.discovery.opening import open_compiler, open_session
 
 EXAMPLE = {
     "device": {"device_class": "replay-small", "compute_units": 8, "peak_dram_gbps": 100},

@@ -14,7 +14,7 @@ from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy, Timing
 from tests.support.collecting import wait_until, write_kernels
 from tests.support.factories.dataset_factory import make_timing
-from tests.support.stub_device import DEVICE
+from tests.support.processes.stub_device import DEVICE
 from workers.analysis.unknown import unknown_analysis
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus.read import read_sources

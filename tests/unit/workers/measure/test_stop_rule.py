@@ -9,17 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmperf_common.records import StopReason
-from workers.config import WALL_BUDGET_FACTOR, TimingConfig
+from workers.config import TimingConfig
 from workers.measure.stop_rule import StopRule, needed_readings
+from workers.timing_rule import WALL_BUDGET_FACTOR, TimingRule
 
-RULE = TimingConfig(max_readings=20, sample_budget_ms=100)
+RULE = TimingConfig(max_readings=20, sample_budget_ms=100).rule()
 
 
 def relative_standard_error(readings: list[float]) -> float:
     return statistics.stdev(readings) / len(readings) ** 0.5 / statistics.fmean(readings)
 
 
-def defined(readings: list[float], rule: TimingConfig, wall_s: float) -> StopReason | None:
+def defined(readings: list[float], rule: TimingRule, wall_s: float) -> StopReason | None:
     """docs/explanation/measurement.md, word for word."""
     needed = needed_readings(statistics.median(readings), rule)
     if len(readings) < needed:
@@ -61,7 +62,7 @@ def test_each_reading_is_judged_as_defined(times_ns: list[float], wall_s: float)
 
 
 def test_launches_of_a_batch_count_against_the_budget() -> None:
-    rule = TimingConfig(sample_budget_ms=0.8, relative_standard_error=1e-9)
+    rule = TimingConfig(sample_budget_ms=0.8, relative_standard_error=1e-9).rule()
     stop = StopRule(rule, launches_per_reading=1000)
     reasons = [stop.add(time_ns, wall_s=0.0) for time_ns in (100.0, 300.0) * 3]
     assert reasons[:5] == [None] * 4 + [StopReason.SAMPLE_BUDGET]

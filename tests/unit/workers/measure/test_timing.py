@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,9 @@ from workers.measure.timing import (
     launches_per_reading,
     time_config,
 )
+from workers.timing_rule import TimingRule
 
-RULE = TimingConfig(max_readings=20, sample_budget_ms=100)
+RULE = TimingConfig(max_readings=20, sample_budget_ms=100).rule()
 DEVICE = ReplayDevice(timer_step_ns=32.0).record()
 CONFIG = LaunchConfig(
     sample_id="s", global_size=(64,), local_size=(64,), args=(), regime=None,
@@ -89,12 +91,12 @@ class ScriptedKernel:
 
 
 def time_it(
-    kernel: ScriptedKernel, rule: TimingConfig = RULE, *, check: bool = False
+    kernel: ScriptedKernel, rule: TimingRule = RULE, *, check: bool = False
 ) -> TimedOutcome:
     return time_config(kernel, CONFIG, rule, DEVICE, check_payload=check, clock=lambda: 0.0)
 
 
-def timing_of(kernel: ScriptedKernel, rule: TimingConfig = RULE) -> Timing:
+def timing_of(kernel: ScriptedKernel, rule: TimingRule = RULE) -> Timing:
     outcome = time_it(kernel, rule).outcome
     assert isinstance(outcome, Timing)
     return outcome
@@ -182,10 +184,12 @@ def test_batches_are_not_launched_at_once() -> None:
 
 def test_noise_stops_at_the_budget_or_at_the_most_readings() -> None:
     noisy = [1e6, 3e6] * 200
-    assert timing_of(ScriptedKernel(noisy), TimingConfig(sample_budget_ms=20)).stop_reason is (
-        StopReason.SAMPLE_BUDGET
+    assert timing_of(
+        ScriptedKernel(noisy), TimingConfig(sample_budget_ms=20).rule()
+    ).stop_reason is (StopReason.SAMPLE_BUDGET)
+    timing = timing_of(
+        ScriptedKernel(noisy), TimingConfig(sample_budget_ms=9999, max_readings=9).rule()
     )
-    timing = timing_of(ScriptedKernel(noisy), TimingConfig(sample_budget_ms=9999, max_readings=9))
     assert (len(timing.time_ns), timing.stop_reason) == (9, StopReason.MAX_READINGS)
 
 
@@ -221,7 +225,7 @@ def test_payload_checks_are_optional() -> None:
     assert isinstance(outcome, Timing)
     assert outcome.checks.writes_output is True
     quiet = ScriptedKernel([90_000.0])
-    time_it(quiet, RULE.model_copy(update={"payload_checks": False}), check=True)
+    time_it(quiet, replace(RULE, payload_checks=False), check=True)
     assert not [what for what in quiet.log if what.startswith("poison")]
 
 

@@ -9,9 +9,10 @@ from llmperf_common.records import ArgumentKind
 from workers.corpus.read import read_sources
 from workers.source import front_end
 from workers.source.clang.parse import diagnose
-from workers.source.front_end import ReadKernel, read_kernels
+from workers.source.front_end import read_kernels
 from workers.source.macro_inference import infer_macros
 from workers.source.macro_values import Role, role_of, value_for
+from workers.source.read_kernel import ReadKernel
 
 
 def kernels(source: str, build_options: str = "") -> dict[str, ReadKernel]:

@@ -6,10 +6,11 @@ import pytest
 
 from llmperf_common.failures import FailureCode
 from workers.source.clang.parse import diagnose
-from workers.source.front_end import ReadKernel, read_kernels
+from workers.source.front_end import read_kernels
 from workers.source.kernel_headers import kernel_headers
 from workers.source.macro_inference import ParseBudget, infer_macros
 from workers.source.preprocessor_guards import branches_by_line
+from workers.source.read_kernel import ReadKernel
 
 
 def kernels(source: str, build_options: str = "") -> dict[str, ReadKernel]:

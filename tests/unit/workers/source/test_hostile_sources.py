@@ -13,12 +13,13 @@ from llmperf_common.records import Access, Signature
 from workers.corpus.one_source import files_of_path, read
 from workers.source import front_end, macro_inference
 from workers.source.clang import access
-from workers.source.front_end import ReadKernel, read_kernels
+from workers.source.front_end import read_kernels
 from workers.source.macro_values import Role, role_of
 from workers.source.parse_child import answer
 from workers.source.parse_memory import most_bytes
 from workers.source.parse_pool import parse_sources
 from workers.source.preprocessor_guards import branches_by_line
+from workers.source.read_kernel import ReadKernel
 from workers.source.signature import MAX_ARGUMENTS
 
 KERNEL = "kernel void k(global struct t *p) { p[0].i = 1; }\n"

@@ -62,6 +62,7 @@ def test_results_are_followed_through_helpers(helpers: str, body: str) -> None:
         ("o[g] = atomic_inc(c);", set()),
         ("o[g] = atomic_inc(c) < n ? 1 : 0;", set()),
         ("if (a[g] > 0) atomic_inc(c);", set()),
+        ("o[g] = atomic_inc(c); __global float *p = &o[g]; p[1] = 0;", set()),
     ],
 )
 def test_results_as_indices_or_values_decide_no_branch(body: str, appended: set[int]) -> None:
@@ -78,6 +79,7 @@ def test_results_as_indices_or_values_decide_no_branch(body: str, appended: set[
         "int old = c[0], seen; do { seen = old; old = atomic_cmpxchg(c, seen, seen + 1); } while (seen != old);",
         "if (atomic_min(&c[g], n) > n) o[g] = 1;",
         "if (atomic_or(c, 0) > n) o[g] = 1;",
+        "int old = n; while ((old = atomic_xchg(c, atomic_xchg(c, 0) + old)) != 0);",
     ],
 )
 def test_a_work_item_that_repeats_its_own_update_is_not_followed(body: str) -> None:

@@ -136,3 +136,23 @@ def test_sizes_that_only_the_manifest_claims_do_not_raise_the_limit(
     assert sum("6 MiB" in one.what for one in verify(path).problems) == 1
     with pytest.raises(ShardError, match="more than the 6 MiB that are allowed"):
         READERS[reader](path)
+
+
+def test_a_file_of_many_kernels_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """900 kernels of a file of 713 KiB were refused; here everything is 100 times smaller."""
+    monkeypatch.setattr(unpacked_budget, "ALWAYS_ALLOWED_BYTES", 2**20)
+    monkeypatch.setattr(unpacked_budget, "ALLOWED_REPEATED_BYTES", 8 * 2**20)
+    monkeypatch.setattr(unpacked_budget, "MAX_RATIO", 1)
+    kernels = [
+        dataclasses.replace(make_kernel(number), source="x" * 70_000) for number in range(90)
+    ]
+    path = make_dataset(tmp_path, kernels=kernels, num_configs=1, kernels_per_shard=30)
+    for reader in READERS.values():
+        reader(path)
+    table = open_dataset(path).kernels()
+    assert table.nbytes > 6 * 2**20
+    assert not any("refused" in one.what for one in verify(path).problems)
+
+    monkeypatch.setattr(unpacked_budget, "ALLOWED_REPEATED_BYTES", 2 * 2**20)
+    with pytest.raises(ShardError, match=r"more than the 1 MiB .* and 2 MiB for repeated sources"):
+        open_dataset(path).kernels()

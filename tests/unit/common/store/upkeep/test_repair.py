@@ -305,3 +305,15 @@ def test_nothing_is_repaired_in_a_sound_dataset(data: Path) -> None:
     assert (report.dropped, report.manifests, report.num_freed_tasks) == ((), (), 0)
     after = sorted(path.name for path in data.rglob("*") if path.name != RUN_LOCK)
     assert after == before
+
+
+def test_what_only_looks_like_a_manifest_or_an_epoch_is_named(data: Path) -> None:
+    (data / "manifest-7.json").write_text("{}")
+    (data / "epochs").mkdir(exist_ok=True)
+    (data / "epochs" / "999999999998").mkdir()
+    (data / "epochs" / "notes").write_text("")
+    for is_dry_run in (True, False):
+        report = repair(data, is_dry_run=is_dry_run)
+        assert report.strays == ("manifest-7.json", "epochs/999999999998", "epochs/notes")
+        assert report.dropped == report.manifests == ()
+    assert (data / "manifest-7.json").exists()

@@ -154,6 +154,17 @@ CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "tasks": (lambda one: one.update(tasks=9), "says 9 tasks, but its shards have 1$"),
     "no number": (lambda one: one.update(tasks=[1]), r"says \[1\] tasks, but"),
     "epoch": (lambda one: one.update(epoch=10**18), "its epoch 1000000000000000000 is a number"),
+    "tasks of another kind": (lambda one: one.update(tasks=True), "says True tasks, but"),
+    "epoch of another kind": (
+        lambda one: one.update(epoch=True),
+        r"is damaged \(TypeError: True is not a whole number\)",
+    ),
+    "time of another kind": (lambda one: one.update(published_s=1.5), "1.5 is not a whole number"),
+    "version of another kind": (lambda one: one.update(version=True), "True is not a whole number"),
+    "earlier version of another kind": (
+        lambda one: one.update(earlier=[[True, 0]]),
+        "True is not a whole number",
+    ),
     "epoch below": (lambda one: one.update(epoch=-1), "its epoch -1 is a number"),
     "dropped": (
         lambda one: one.update(dropped=[each["name"] for each in one["shards"]]),
@@ -171,6 +182,15 @@ def test_a_manifest_that_contradicts_itself_is_a_problem(path: Path, name: str) 
     newest.write_text(json.dumps(document))
     found = [one for one in verify(path).problems if one.kind is ProblemKind.MANIFEST]
     assert any(one.name == newest.name and re.search(what, one.what) for one in found), found
+
+
+@pytest.mark.parametrize("name", ["num_tasks", "schema_version", "harness_version"])
+def test_a_number_of_a_run_that_is_true_is_a_problem(path: Path, name: str) -> None:
+    run = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(run | {name: True}))
+    (problem,) = verify(path).problems
+    assert problem.kind is ProblemKind.RUN
+    assert "whole number" in problem.what
 
 
 def test_a_number_of_tasks_that_no_run_plans_is_a_problem(path: Path) -> None:

@@ -1,6 +1,6 @@
 """A run child without a device, for the run slot's tests: it answers, and dies where WHERE says.
 
-``python -m tests.support.stub_child DESCRIPTOR PARENT_PID WHERE``
+``python -m tests.support.processes.stub_child DESCRIPTOR PARENT_PID WHERE``
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from tests.support.stub_device import DEVICE
+from tests.support.processes.stub_device import DEVICE
 from workers.measure.device_lock import device_lock
 from workers.sandbox.channel import Channel, ChannelClosedError
 from workers.sandbox.child_main import serve

@@ -12,8 +12,8 @@ from collections import Counter
 from typing import Any
 
 from llmperf_common.records import Kernel, LaunchConfig
-from tests.support.side_files import Launch, SideKernel
-from tests.support.side_work import names_of
+from tests.support.truth.side_files import Launch, SideKernel
+from tests.support.truth.side_work import names_of
 
 WARP, SECTOR, LINE = 32, 32, 128
 

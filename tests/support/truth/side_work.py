@@ -23,7 +23,7 @@ from llmperf_common.records import (
     LaunchConfig,
     Strategy,
 )
-from tests.support.side_files import Launch, SideKernel, extent_elements
+from tests.support.truth.side_files import Launch, SideKernel, extent_elements
 from workers.plan.inputs import SCALAR_TYPES, reference_bytes
 
 FIELDS = {

@@ -1,6 +1,6 @@
 """A part of ``benchmarks.collecting.collectors`` that dies and hangs on request.
 
-``python -m tests.support.stub_part WORK LOG``
+``python -m tests.support.processes.stub_part WORK LOG``
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ REF = DeviceRef(selector="pocl", platform="p", name="n", environment={"PYTHONPAT
 
 @contextmanager
 def started(starter: ChildStarter, name: str, *, beside_timing: bool = False) -> Iterator[Child]:
-    module = "tests.support.stub_child"
+    module = "tests.support.processes.stub_child"
     child = starter.start(module, name, REF, beside_timing=beside_timing)
     try:
         yield child
@@ -71,7 +71,7 @@ def test_a_child_beside_the_timing_stands_back(tmp_path: Path) -> None:
 
 def test_only_a_timing_child_has_all_threads_of_a_cpu_device(tmp_path: Path) -> None:
     starter = ChildStarter(tmp_path)
-    module = "tests.support.stub_child"
+    module = "tests.support.processes.stub_child"
     helper = starter.start(module, "analyse", REF)
     timing = starter.start(module, "run", REF, is_timing=True)
     try:

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from llmperf_common.ledger.protocol import Committed, Holder, Lease, Refused
-from tests.support.ledger_contract import TASKS, TTL_S, Harness, claim, shard_pair, tasks_of
+from tests.support.contracts.ledger_contract import (
+    TASKS,
+    TTL_S,
+    Harness,
+    claim,
+    shard_pair,
+    tasks_of,
+)
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -1,6 +1,6 @@
 """A compile child without a compiler, for the pool's tests: it builds, and ends where WHERE says.
 
-``python -m tests.support.stub_compile_child DESCRIPTOR PARENT_PID WHERE``
+``python -m tests.support.processes.stub_compile_child DESCRIPTOR PARENT_PID WHERE``
 """
 
 from __future__ import annotations

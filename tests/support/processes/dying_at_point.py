@@ -1,6 +1,6 @@
 """A process that is killed at a named point: before or after one call of its ledger or its store.
 
-``python -m tests.support.dying_at_point POINT llmperf ARGUMENTS…`` runs a command that gets SIGKILL
+``python -m tests.support.processes.dying_at_point POINT llmperf ARGUMENTS…`` runs a command that gets SIGKILL
 at ``POINT`` (``Point.text``), or never (``never``). ``dying_store.py`` counts writes. Between two
 writes there are calls of the ledger and the read-back, in which the loop writes nothing; here these
 calls have names. The process appends the shards of each commit that the ledger has answered to the
@@ -28,7 +28,7 @@ from llmperf_common.store.files.filesystem import PosixFilesystem
 from llmperf_common.store.files.s3 import S3Filesystem
 from llmperf_common.store.tables import shard
 from tests.support.collecting import is_running
-from tests.support.dying_store import VICTIM_VARIABLE, shorten_lists
+from tests.support.processes.dying_store import VICTIM_VARIABLE, shorten_lists
 
 COMMITS_VARIABLE = "DYING_AT_POINT_COMMITS"
 NEVER = "never"

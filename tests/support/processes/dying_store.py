@@ -1,6 +1,6 @@
 """A process that is killed during its work on a dataset, at a chosen change of the store.
 
-``python -m tests.support.dying_store STEP llmperf ARGUMENTS…`` runs a command that gets SIGKILL
+``python -m tests.support.processes.dying_store STEP llmperf ARGUMENTS…`` runs a command that gets SIGKILL
 instead of making one change (create, replace, remove), as could happen between any two system
 calls. STEP is the number of the change, from 1, or a part of the name that it changes. With STEP 0
 the process survives and writes a line for each change to the file that ``DYING_STORE_LOG`` names.

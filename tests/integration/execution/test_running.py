@@ -18,8 +18,8 @@ from llmperf_common.failures import Failure
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.support.collecting import REPOSITORY, wait_until, write_kernels
+from tests.support.processes.stub_device import DEVICE
 from tests.support.sampling import slow_but_each
-from tests.support.stub_device import DEVICE
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus.read import read_sources
 from workers.device.device_class import device_class_of
@@ -49,7 +49,7 @@ def slot(
     }
 
     def start(name: str) -> Child:
-        module = "tests.support.stub_child"
+        module = "tests.support.processes.stub_child"
         mode = where
         if isinstance(where, dict):
             mode = where.get(name, where.get(name.rpartition("-")[0], ""))

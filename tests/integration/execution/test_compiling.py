@@ -19,7 +19,7 @@ from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.support.collecting import write_kernels
-from tests.support.stub_device import DEVICE
+from tests.support.processes.stub_device import DEVICE
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus.read import read_sources
 from workers.device.device_class import device_class_of
@@ -35,7 +35,7 @@ from workers.sandbox.child_pool import ChildPool
 pytestmark = pytest.mark.opencl
 
 REPOSITORY = Path(__file__).parents[3]
-STUB, ABSENT = "tests.support.stub_compile_child", "tests.integration.no_such_module"
+STUB, ABSENT = "tests.support.processes.stub_compile_child", "tests.integration.no_such_module"
 
 
 @pytest.fixture

@@ -21,7 +21,10 @@ def stub(folder: Path, where: str = "") -> Iterator[Child]:
     """A stub child that is ready, or has done after that what ``where`` says."""
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     child = Child(
-        "tests.support.stub_child", where, environment={"PYTHONPATH": path}, scratch=folder
+        "tests.support.processes.stub_child",
+        where,
+        environment={"PYTHONPATH": path},
+        scratch=folder,
     )
     try:
         assert select.select([child], [], [], 30)[0], "it does not start"

@@ -16,7 +16,7 @@ from llmperf_common.ledger import checked_names
 from llmperf_common.ledger.protocol import Committed, Ledger, LedgerAwayError, LedgerLostError
 from llmperf_common.store.files.filesystem import PosixFilesystem
 from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
-from tests.support.ledger_contract import PLAN_HASH, Harness, claim, shard_pair, tasks_of
+from tests.support.contracts.ledger_contract import PLAN_HASH, Harness, claim, shard_pair, tasks_of
 from workers.collect.publishing import Publisher
 
 _TASKS = range(100)

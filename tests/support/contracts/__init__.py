@@ -1,0 +1,1 @@
+"""Checks that every implementation of an interface must pass."""

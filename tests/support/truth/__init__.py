@@ -1,0 +1,1 @@
+"""The truth by hand on the kernels of ``kernels/``, read from their side files."""
