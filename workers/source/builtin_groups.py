@@ -66,6 +66,9 @@ NDRANGE_CALLS = frozenset(
 )
 """Functions whose argument is the number of an NDRange dimension."""
 
+RESULT_CALLS = frozenset(_words("fract frexp lgamma_r modf remquo sincos"))
+"""Functions that store a second result through their last argument, a pointer."""
+
 VECTOR_MEMORY_PREFIXES = ("vload", "vstore")
 ALIGNED_VECTOR_MEMORY_PREFIXES = ("vloada_", "vstorea_")
 COPY_PREFIX = "async_work_group_"

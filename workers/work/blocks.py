@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from clang import cindex
@@ -35,6 +36,7 @@ from workers.analysis.copy.cursors import (
     statement_end,
     text_range,
 )
+from workers.analysis.copy.punctuation import punctuation
 from workers.analysis.copy.rewriter import CONTEXT, Rewriter
 from workers.source.clang.nodes import Space, TypeClass, TypeFacts
 from workers.work.costs import Costs, Use
@@ -53,6 +55,7 @@ _SIZEOF = 136
 _FIRST_INVALID, _LAST_INVALID = 70, 73
 _LOGICAL_AND, _LOGICAL_OR = 20, 21
 _COSTLY = frozenset({CALL, SUBSCRIPT, MEMBER, UNARY, _BINARY, _COMPOUND_ASSIGN, _CONDITIONAL})
+"""Operations. An operand with one of them is a block, also if the block's tally is empty."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -211,8 +214,8 @@ class BlockWalk:
         if statement._kind_id == COMPOUND:
             self._edits.insert(start + 1, f" {_count(block)};")
         else:
-            self._edits.insert(start, f"{{ {_count(block)}; ")
-            self._edits.close(statement_end(self._edits.raw, statement, end), " }")
+            closing = statement_end(self._edits.raw, statement, end)
+            self._edits.wrap(start, closing, f"{{ {_count(block)}; ", " }")
         self._statement(statement, block, end)
         self._turn = outer
         return block
@@ -290,13 +293,15 @@ class BlockWalk:
             self._expression(value, block)
 
     def _optional(self, cursor: Any) -> None:
-        if not _contains(cursor, _COSTLY):
-            return
+        """Walk an operand that may be skipped; it needs no counter if it only names variables."""
         start, end = text_range(cursor)
         block = self._new(start, end)
-        self._edits.insert(start, f"({_count(block)}, ")
-        self._edits.close(end, ")")
         self._expression(cursor, block)
+        if block.tally or _contains(cursor, _COSTLY):
+            self._edits.wrap(start, end, f"({_count(block)}, ", ")")
+        else:
+            self.blocks.pop()
+            self._spans.pop()
 
 
 def _count(block: Block) -> str:
@@ -360,20 +365,8 @@ def _breaks(body: Any) -> bool:
 def _for_parts(raw: bytes, statement: Any, header: list[Any]) -> dict[str, Any]:
     """Return the parts of a ``for`` header by name; libclang omits empty parts silently."""
     at = raw.index(b"(", text_range(statement)[0])
-    depth, ends = 0, []
-    for offset in range(at, len(raw)):
-        letter = raw[offset : offset + 1]
-        if letter in b"([{":
-            depth += 1
-        elif letter in b")]}":
-            depth -= 1
-        if (letter == b";" and depth == 1) or depth == 0:
-            ends.append(offset)
-        if depth == 0:
-            break
+    signs = punctuation(raw, at)
+    semicolons = (offset for offset, sign, depth in signs if sign == b";" and depth == 1)
+    ends = list(islice(semicolons, 2))
     names = ("start", "condition", "step")
-    found = {}
-    for part in header:
-        start = text_range(part)[0]
-        found[names[sum(start > end for end in ends[:2])]] = part
-    return found
+    return {names[sum(text_range(part)[0] > end for end in ends)]: part for part in header}

@@ -1,7 +1,7 @@
 """Count what one execution of an expression does: operations by kind, accesses by address space.
 
 Owns the rules, which ``docs/explanation/work.md`` states. Address arithmetic of subscripts and
-pointers, moves between private variables, logical operators and conversions are not counted. A
+pointers, moves between private variables, ``&&``, ``||`` and conversions are not counted. A
 vector operation counts once for each lane.
 """
 
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clang import cindex
 
+from workers.analysis.copy.calls import in_its_own_space
 from workers.analysis.copy.cursors import (
     CALL,
     MEMBER,
     PAREN,
+    REFERENCE,
     SUBSCRIPT,
     UNARY,
     UNEXPOSED,
@@ -42,12 +44,16 @@ _ONE = re.compile(rb"\(*1(?:\.0*)?[fFuUlL]*\)*")
 _COMPARISONS = frozenset(range(10, 17))
 _LOGICAL = frozenset({20, 21})
 _STEPS = frozenset({1, 2, 3, 4})
-_ADDRESS_OF, _MINUS, _NOT = 5, 8, 9
+_ADDRESS_OF = 5
+_OPERATIONS = frozenset({8, 9, 10})
+"""libclang's numbers for unary ``-``, ``~`` and ``!``."""
 _WIDEST_ACCESS, _MOST_ELEMENTS = 16, 4
 """Maximum bytes, and maximum vector elements, that one PTX instruction of a work-item accesses."""
 _CAST, _LITERALS = 117, frozenset({106, 107, 108, 109, 110})
 _SPACES = {Space.GLOBAL: "global", Space.LOCAL: "local", Space.CONSTANT: "constant"}
 _FLOATS = {"float": "fp32_ops", "double": "fp64_ops", "half": "fp16_ops"}
+_RANKS = {"half": 1, "float": 2, "double": 3}
+"""Of two operands, the one of the higher rank gives the type of an operation."""
 _LOAD, _STORE = "load", "store"
 _LANES_OF_SUM = {"dot": (2, -1), "length": (2, -1), "fast_length": (2, -1)}
 
@@ -90,13 +96,15 @@ class Costs:
             self._call(cursor, block)
         elif kind == _COMPOUND_ASSIGN:
             if not self._is_nothing(self.operator(cursor), children[1]):
-                self._operation(self.operator(cursor), self._type(children[0]), block)
+                self._operation(self.operator(cursor), self._computed(children), block)
             self._place(children[0], block, f"{_LOAD}_{_STORE}")
             self._descend(children[1], block)
         elif kind == _BINARY:
             self._binary(cursor, children, block)
         elif kind in {SUBSCRIPT, MEMBER} or is_dereference(cursor):
             self._place(cursor, block, _LOAD)
+        elif kind == REFERENCE:
+            self._named(cursor, block, _LOAD)
         elif kind == UNARY:
             self._unary(cursor, children[0], block)
         elif self._is_lane_behind(cursor, children):
@@ -136,9 +144,16 @@ class Costs:
             self._place(child, block, "")
         else:
             kind = self._type(cursor)
-            if which in {_MINUS, _NOT} and not kind.is_float:
+            if which in _OPERATIONS and not kind.is_float:
                 block.tally["int_ops"] += _lanes(kind)
             self._descend(child, block)
+
+    def _computed(self, operands: list[Any]) -> TypeFacts:
+        """Return the type in which a compound assignment computes: for ``int += float``, float."""
+        left, right = map(self._type, operands)
+        if left.shape is not TypeClass.SCALAR:
+            return left
+        return max(left, right, key=lambda one: _RANKS.get(one.scalar, 0))
 
     def _operation(self, which: int, kind: TypeFacts, block: Block) -> None:
         if kind.shape not in {TypeClass.SCALAR, TypeClass.VECTOR}:
@@ -156,6 +171,9 @@ class Costs:
                 self._behind(children[0], block, use)
                 return
             cursor = children[0]  # lanes of a vector: an access to the vector
+        if cursor._kind_id == REFERENCE:
+            self._named(cursor, block, use)
+            return
         if not (cursor._kind_id in {SUBSCRIPT, MEMBER} or is_dereference(cursor)):
             self._descend(cursor, block)
             return
@@ -169,6 +187,12 @@ class Costs:
                 self._place(child, block, "")
             else:
                 self._descend(child, block)
+
+    def _named(self, cursor: Any, block: Block, use: str) -> None:
+        """Add an access to a variable in local memory by its name."""
+        kind = self._type(cursor)
+        if use and kind.space is Space.LOCAL and kind.shape is not TypeClass.ARRAY:
+            self.memory(kind.space, _parts(kind), kind.size_bytes, block, use)
 
     def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
         """Whether this is ``p->x`` with a pointer to vectors; libclang gives it no kind."""
@@ -190,11 +214,8 @@ class Costs:
         return self._type(base).shape is not TypeClass.POINTER or decayed_array(base) is not None
 
     def _access(self, cursor: Any, kind: TypeFacts, block: Block, use: str) -> None:
-        if kind.shape is TypeClass.RECORD:
-            requests = number = max(1, sum(leaf.count for leaf in kind.leaves) or kind.num_scalars)
-        else:
-            number = max(1, -(-kind.size_bytes // _WIDEST_ACCESS))
-            requests = max(number, -(-_lanes(kind) // _MOST_ELEMENTS))
+        number = _parts(kind)
+        requests = max(number, -(-_lanes(kind) // _MOST_ELEMENTS))
         self.uses[text_range(cursor)] = Use(use, requests)
         self.memory(kind.space, number, kind.size_bytes, block, use)
 
@@ -222,6 +243,8 @@ class Costs:
     def _builtin(self, cursor: Any, name: str, arguments: list[Any], block: Block) -> None:
         tally, kind = block.tally, self._type(cursor)
         lanes = _lanes(kind)
+        if name in groups.RESULT_CALLS:
+            self._result(arguments[-1], block)
         if name in groups.FREE_CALLS or name.startswith(("convert_", "as_")):
             return
         if name in groups.BARRIER_CALLS:
@@ -245,6 +268,13 @@ class Costs:
             tally["special_ops"] += lanes
         elif kind.shape is not TypeClass.VOID:
             tally["int_ops"] += lanes
+
+    def _result(self, argument: Any, block: Block) -> None:
+        """Add the store of a result through a pointer."""
+        pointee = self._type(argument).pointee
+        if pointee is not None:
+            pointer, pointee = in_its_own_space(self._type, argument, pointee)
+            self._access(pointer, pointee, block, _STORE)
 
     def _cheap(self, name: str, arguments: list[Any], lanes: int) -> int:
         if name == "dot":
@@ -294,6 +324,13 @@ def _is_literal(cursor: Any) -> bool:
     below = children_of(cursor)
     is_made = cursor._kind_id in {UNEXPOSED, PAREN, UNARY, _BINARY, _CAST} and bool(below)
     return is_made and all(_is_literal(one) for one in below)
+
+
+def _parts(kind: TypeFacts) -> int:
+    """Return the number of accesses that an access to an object counts as."""
+    if kind.shape is TypeClass.RECORD:
+        return max(1, sum(leaf.count for leaf in kind.leaves) or kind.num_scalars)
+    return max(1, -(-kind.size_bytes // _WIDEST_ACCESS))
 
 
 def _lanes(kind: TypeFacts) -> int:

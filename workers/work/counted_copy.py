@@ -179,14 +179,13 @@ class _Calls(CallRewriter):
             if name not in _IDS:
                 raise self._rewriter.unresolved(cursor, f"{name} has no value in a virtual launch")
             self.asks_for_groups = self.asks_for_groups or name in _GROUP_IDS
-            self._edits.insert(text_range(cursor)[0], "lp_")
+            self._edits.wrap(*text_range(cursor), "lp_", "")
             self._pass_context(cursor, arguments)
             return [(one, False) for one in arguments]
         if name in _COPIES:
             start, end = text_range(arguments[2])
             block = self._copies(cursor, [self._rewriter.type(one) for one in arguments[:2]])
-            self._edits.insert(start, f"lp_shared({CONTEXT}, {block.number}, ")
-            self._edits.close(end, ")")
+            self._edits.wrap(start, end, f"lp_shared({CONTEXT}, {block.number}, ", ")")
         return super().rewrite(cursor)
 
 
@@ -314,7 +313,7 @@ class _Maker:
         start = offsets(body_of(kernel).extent)[0]
         edits.insert(start + 1, "".join([*opened, label, *declared]))
         again = "" if is_grouped else f" if (lp_more({CONTEXT})) goto lp_again;"
-        edits.close(offsets(body_of(kernel).extent)[1] - 1, f" lp_next: ;{again} ")
+        edits.insert_last(offsets(body_of(kernel).extent)[1] - 1, f" lp_next: ;{again} ")
         return tuple(positions)
 
 

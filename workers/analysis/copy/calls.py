@@ -64,7 +64,7 @@ class CallRewriter:
             self._edits.replace(start, end, "0")
             return []
         self._edits.replace(start, text_range(arguments[1])[0], "((void)0, ")
-        self._edits.close(end - 1, ", 0")
+        self._edits.insert_last(end - 1, ", 0")
         return arguments[1:]
 
     def _touched(self, argument: Any) -> tuple[Any, bool]:
@@ -75,19 +75,9 @@ class CallRewriter:
         place = named_place(argument)
         if place is not None:
             return place, True
-        pointer, pointee = self._in_its_own_space(argument, kind.pointee)
+        pointer, pointee = in_its_own_space(self._rewriter.type, argument, kind.pointee)
         self._rewriter.pointer(pointer, pointee)
         return argument, False
-
-    def _in_its_own_space(self, argument: Any, pointee: TypeFacts) -> tuple[Any, TypeFacts]:
-        """Return the argument and its pointee below a conversion to the generic address space."""
-        while pointee.space is Space.GENERIC and argument._kind_id == UNEXPOSED:
-            below = children_of(argument)
-            inner = self._rewriter.type(below[0]).pointee if len(below) == 1 else None
-            if inner is None:
-                break
-            argument, pointee = below[0], inner
-        return argument, pointee
 
     def _pass_context(self, cursor: Any, arguments: list[Any]) -> None:
         if arguments:
@@ -98,7 +88,7 @@ class CallRewriter:
     def _stand_in(self, cursor: Any, name: str, arguments: list[Any]) -> bool:
         types = [self._rewriter.type(one) for one in arguments]
         kinds = [
-            self._in_its_own_space(argument, kind.pointee)[1]
+            in_its_own_space(self._rewriter.type, argument, kind.pointee)[1]
             for argument, kind in zip(arguments, types, strict=True)
             if kind.shape in _POINTERS and kind.pointee is not None
         ]
@@ -119,3 +109,16 @@ class CallRewriter:
         start = text_range(cursor)[0]
         self._edits.replace(start, text_range(arguments[0])[0], f"{function}({CONTEXT}, {site}, ")
         return True
+
+
+def in_its_own_space(
+    type_of: Callable[[Any], TypeFacts], argument: Any, pointee: TypeFacts
+) -> tuple[Any, TypeFacts]:
+    """Return the argument and its pointee below a conversion to the generic address space."""
+    while pointee.space is Space.GENERIC and argument._kind_id == UNEXPOSED:
+        below = children_of(argument)
+        inner = type_of(below[0]).pointee if len(below) == 1 else None
+        if inner is None:
+            break
+        argument, pointee = below[0], inner
+    return argument, pointee

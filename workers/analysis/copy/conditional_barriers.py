@@ -55,14 +55,15 @@ def move_barriers(edits: Edits, kernel_body: Any, helper_bodies: list[Any]) -> i
     for statement in children_of(kernel_body):
         if statement._kind_id != IF:
             continue
-        end = statement_end(edits.raw, statement, text_range(statement)[1])
+        begin, end = text_range(statement)
+        end = statement_end(edits.raw, statement, end)
         for branch in children_of(statement)[1:]:
             last = (children_of(branch) or [branch])[-1] if branch._kind_id == COMPOUND else branch
             if not _is_plain_barrier(last):
                 continue
             start, stop = text_range(last)
             edits.replace(start, stop, "")
-            edits.close(end, f" {edits.raw[start:stop].decode()};")
+            edits.wrap(begin, end, "", f" {edits.raw[start:stop].decode()};")
             number -= 1
     return number
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from clang import cindex
 
+from workers.analysis.copy.punctuation import closed_end
+
 MEMBER, CALL, SUBSCRIPT, UNARY = 102, 103, 113, 112
 VARIABLE, PARAMETER, REFERENCE = 9, 10, 101
 UNEXPOSED, STRING, PAREN, TYPE_REF, FIRST_ATTRIBUTE = 100, 109, 111, 43, 400
@@ -181,6 +183,7 @@ def statement_end(raw: bytes, statement: Any, end: int) -> int:
         statement = children_of(statement)[-1]
     if statement._kind_id in {COMPOUND, _DECL_STMT}:
         return end
+    end = closed_end(raw, text_range(statement)[0], end)
     match = re.compile(rb"\s*;").match(raw, end)
     return match.end() if match and not raw[:end].endswith(b";") else end
 

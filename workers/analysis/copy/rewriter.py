@@ -127,8 +127,8 @@ class Rewriter:
         # No argument points to private memory, so no record has the site of such an access.
         hook = "lp_private" if kind.space is Space.PRIVATE else "lp_touch"
         site = "" if kind.space is Space.PRIVATE else f" {self.site(cursor)},"
-        self.edits.insert(start, f"{cast}{hook}({CONTEXT},{site} (ulong){address_of}(")
-        self.edits.close(end, f"), {size}))")
+        before = f"{cast}{hook}({CONTEXT},{site} (ulong){address_of}("
+        self.edits.wrap(start, end, before, f"), {size}))")
 
     def _is_hooked(self, cursor: Any, kind: TypeFacts) -> bool:
         if kind.space not in _ROOM and kind.shape not in {*_OBJECTS, TypeClass.VOID}:
@@ -144,8 +144,7 @@ class Rewriter:
         """Limit an index into an array variable to the array."""
         start, end = text_range(cursor)
         self.sites.has_arrays = True
-        self.edits.insert(start, f"lp_clip({CONTEXT}, (ulong)(")
-        self.edits.close(end, f"), {length}ul)")
+        self.edits.wrap(start, end, f"lp_clip({CONTEXT}, (ulong)(", f"), {length}ul)")
 
     def variable(self, cursor: Any) -> None:
         """Register a variable where its address is taken, and use its tag.

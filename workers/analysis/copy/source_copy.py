@@ -18,6 +18,7 @@ from workers.analysis.copy.cursors import ARRAYS, POINTER, children_of
 from workers.analysis.copy.edits import Edits
 from workers.analysis.copy.outside import plain_text, refuse_extensions, refuse_outside, renaming
 from workers.analysis.copy.preprocess import ExpansionError, expand_macros
+from workers.analysis.copy.punctuation import punctuation
 from workers.analysis.copy.rewriter import CONTEXT, Sites, UnresolvedError
 from workers.device.opencl.build_options import parser_options
 from workers.source.clang.parse import FILE_NAME, ParserCrashError, translate
@@ -166,12 +167,9 @@ class SourceCopy:
         """Return the offset of the parenthesis that closes a function's parameters."""
         raw = self.edits.raw
         at = raw.index(b"(", offset_of(function.location))
-        depth = 0
-        for offset in range(at, len(raw)):
-            if raw[offset] in b"()":
-                depth += 1 if raw[offset] == ord("(") else -1
-                if depth == 0:
-                    return offset
+        for offset, _, depth in punctuation(raw, at):
+            if depth == 0:
+                return offset
         raise UnresolvedError(f"{function.spelling}: its parameter list has no end")
 
     def _helper_header(self, function: Any) -> None:

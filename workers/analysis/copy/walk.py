@@ -7,7 +7,6 @@ cursors; ``instrument.py`` makes the whole file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -40,12 +39,12 @@ from workers.analysis.copy.cursors import (
     statement_end,
     text_range,
 )
+from workers.analysis.copy.punctuation import punctuation
 from workers.analysis.copy.rewriter import CONTEXT, Rewriter
 from workers.analysis.copy.turn_weights import turn_weight
 from workers.source.clang.nodes import Space, TypeClass
 
 _SIZEOF = 136
-_PUNCTUATION = re.compile(rb"""[(){}\[\];]|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 _LARGEST_VARIABLE = 2**20
 """Maximum bytes of a variable. A larger one could overflow a stack, or a runtime could drop the
 launch silently."""
@@ -93,7 +92,7 @@ class FunctionWalk:
         """Instrument one function's body; a kernel also runs ``leave`` at its end."""
         self._is_kernel = is_kernel
         if is_kernel:
-            self._edits.close(text_range(body)[1] - 1, f" {self._leave} ")
+            self._edits.insert_last(text_range(body)[1] - 1, f" {self._leave} ")
         num_before = len(self._sites.variables)
         self._visit(body)
         if not is_kernel:
@@ -112,7 +111,7 @@ class FunctionWalk:
         if "(" in result:
             raise self._rewriter.unresolved(function, f"a function that returns {result!r}")
         forget = " ".join(f"LP_FORGET({number});" for number in own)
-        self._edits.close(end - 1, f" {forget} ")
+        self._edits.insert_last(end - 1, f" {forget} ")
         for statement in _returns(body):
             at = text_range(statement)[0]
             semicolon = _semicolon(self._edits.raw, at)
@@ -153,8 +152,8 @@ class FunctionWalk:
     def _visit_other(self, cursor: Any) -> None:
         if cursor._kind_id == RETURN and self._is_kernel:
             start, end = text_range(cursor)
-            self._edits.insert(start, f"{{ {self._leave} ")
-            self._edits.close(statement_end(self._edits.raw, cursor, end), " }")
+            end = statement_end(self._edits.raw, cursor, end)
+            self._edits.wrap(start, end, f"{{ {self._leave} ", " }")
         if is_division(cursor):
             self._guard_division(cursor)
         if cursor._kind_id == VARIABLE and self._type(cursor).size_bytes > _LARGEST_VARIABLE:
@@ -168,8 +167,7 @@ class FunctionWalk:
         kind = self._type(divisor)
         if kind.shape is TypeClass.SCALAR and not kind.is_float:
             start, end = text_range(divisor)
-            self._edits.insert(start, "((")
-            self._edits.close(end, ") ?: 1)")
+            self._edits.wrap(start, end, "((", ") ?: 1)")
 
     # -- places ------------------------------------------------------------------------------
 
@@ -265,8 +263,8 @@ class FunctionWalk:
         if body._kind_id == COMPOUND:
             self._edits.insert(start + 1, f" {hook}")
         else:
-            self._edits.insert(start, f"{{ {hook}")
-            self._edits.close(statement_end(self._edits.raw, body, end), " }")
+            end = statement_end(self._edits.raw, body, end)
+            self._edits.wrap(start, end, f"{{ {hook}", " }")
         for child in children:
             self._visit(child)
 
@@ -309,10 +307,5 @@ def _semicolon(raw: bytes, at: int) -> int:
 
     libclang ends ``return (float4)(x);`` before the parenthesis.
     """
-    depth = 0
-    for found in _PUNCTUATION.finditer(raw, at):
-        sign = found[0]
-        depth += (sign in b"({[") - (sign in b")}]")
-        if sign == b";" and depth == 0:
-            return found.start()
-    raise AssertionError("a return statement has a semicolon")
+    signs = punctuation(raw, at)
+    return next(offset for offset, sign, depth in signs if sign == b";" and depth == 0)

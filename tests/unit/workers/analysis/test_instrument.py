@@ -23,21 +23,53 @@ def body(source: str, name: str = "k") -> str:
 
 def test_wrappers_nest_in_the_order_they_were_opened():
     edits = Edits("a[b[i]]")
-    edits.insert(0, "<")
-    edits.close(7, ">")
-    edits.insert(2, "(")
-    edits.close(6, ")")
+    edits.wrap(0, 7, "<", ">")
+    edits.wrap(2, 6, "(", ")")
     edits.replace(2, 3, "B")
-    edits.insert(0, "{")
-    edits.close(7, "}")
+    edits.wrap(0, 7, "{", "}")
     assert edits.applied() == "<{a[(B[i])]}>"
+
+
+def test_wrappers_of_ranges_that_share_an_end_nest_like_the_ranges():
+    edits = Edits("c ? a : b;")
+    edits.wrap(8, 9, "(", ")")
+    edits.wrap(0, 9, "[", "]")
+    edits.wrap(0, 1, "<", ">")
+    assert edits.applied() == "[<c> ? a : (b)];"
+
+
+def test_the_last_text_before_a_brace_is_outside_of_all_that_ends_there():
+    edits = Edits("{f;}")
+    edits.insert_last(3, " second")
+    edits.insert_last(3, " first")
+    edits.insert(1, " begin;")
+    edits.wrap(1, 3, "{", "}")
+    assert edits.applied() == "{ begin;{f;} first second}"
+    edits = Edits("{}")
+    edits.insert_last(1, " end; ")
+    edits.insert(1, " begin;")
+    assert edits.applied() == "{ begin; end; }"
+
+
+def test_a_range_ends_where_its_brackets_are_closed():
+    edits = Edits("x = (float4)(')' + y[0]), z")
+    edits.wrap(4, 22, "<", ">")
+    assert edits.applied() == "x = <(float4)(')' + y[0])>, z"
 
 
 def test_offsets_are_bytes():
     edits = Edits("/* é */ x")
-    edits.insert(9, "[")
-    edits.close(10, "]")
+    edits.wrap(9, 10, "[", "]")
     assert edits.applied() == "/* é */ [x]"
+
+
+@pytest.mark.parametrize("statement", ["for (;;) *a += 1;", "while (1) *a += 1;"])
+def test_what_runs_at_the_end_of_a_body_is_outside_of_its_last_statement(statement):
+    kernel = body(f"__kernel void k(__global int *a) {{ {statement}}}")
+    assert kernel.rstrip().endswith(" += 1; } lp_end(lp_c); }")
+    helper = f"void f(__global int *a) {{ int x, *p = &x; {statement}}}"
+    edited = body(f"{helper} __kernel void k(__global int *a) {{ f(a); }}")
+    assert re.search(r" \+= 1; } LP_FORGET\(\d\); }", edited)
 
 
 def test_each_access_is_a_site_with_its_line_and_text():

@@ -42,10 +42,90 @@ def floats(tally: Counter[str]) -> dict[str, int]:
         ("native_exp(a[i]) + sqrt(a[i])", {"fp32_ops": 1, "special_ops": 2}),
         ("dot((float4)(a[i]), (float4)(1.0f))", {"fp32_ops": 7}),
         ("a[i] < 1.0f ? 1.0f : 2.0f", {}),
+        ("!a[i]", {}),
     ],
 )
 def test_operations_of_expressions(expression: str, expected: dict[str, int]) -> None:
     assert floats(tally_of(f"a[i] = {expression};")) == expected
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("i += a[0];", {"fp32_ops": 1}),
+        ("i /= a[0];", {"fp32_ops": 1, "special_ops": 1}),
+        ("char c = 1; c *= a[0];", {"fp32_ops": 1}),
+        ("a[0] += n;", {"fp32_ops": 1}),
+        ("a[0] += 0.1;", {"fp64_ops": 1}),
+        ("float4 v = 1; v += a[0];", {"fp32_ops": 4}),
+        ("i += n;", {"int_ops": 1}),
+        ("i <<= n;", {"int_ops": 1}),
+        ("a += n;", {}),
+    ],
+)
+def test_a_compound_assignment_counts_in_the_type_in_which_it_computes(
+    statement: str, expected: dict[str, int]
+) -> None:
+    tally = tally_of(statement)
+    assert {name: n for name, n in tally.items() if name.endswith("_ops")} == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "int_ops"),
+    [("!n", 1), ("~n", 1), ("-n", 1), ("+n", 0), ("!a[i]", 1), ("!(n && i)", 1), ("!v", 4)],
+)
+def test_operators_of_one_operand(expression: str, int_ops: int) -> None:
+    kind = "int4" if expression == "!v" else "int"
+    assert tally_of(f"int4 v = n; {kind} x = {expression};")["int_ops"] == int_ops
+
+
+LOCAL = "__local int s; __local float4 v; __local int t[8]; __local pair r; __local int *p = &s;"
+NAMED = [
+    ("n = s;", 1, 0, 4),
+    ("n = s + s;", 2, 0, 8),
+    ("s = 3;", 0, 1, 4),
+    ("(s) = 3;", 0, 1, 4),
+    ("s += 3;", 1, 1, 8),
+    ("s++;", 1, 1, 8),
+    ("--s;", 1, 1, 8),
+    ("p = &s;", 0, 0, 0),
+    ("p = t;", 0, 0, 0),
+    ("*p = 1;", 0, 1, 4),
+    ("n = t[s];", 2, 0, 8),
+    ("v = (float4)(1.0f);", 0, 1, 16),
+    ("v.x = 1.0f;", 0, 1, 16),
+    ("a[0] = v.y;", 1, 0, 16),
+    ("r.one = 1;", 0, 1, 4),
+    ("pair q = r;", 2, 0, 8),
+    ("n = n && s;", 1, 0, 4),
+    ("n = i ? s : 0;", 1, 0, 4),
+    ("while (s) n = 1;", 1, 0, 4),
+    ("n = sizeof(s);", 0, 0, 0),
+    ("barrier(s);", 1, 0, 4),
+]
+"""Statements, with the loads and stores of local memory by one execution, and their bytes."""
+
+
+@pytest.mark.parametrize(("statement", "loads", "stores", "num_bytes"), NAMED)
+def test_a_variable_in_local_memory_is_accessed_by_its_name(
+    statement: str, loads: int, stores: int, num_bytes: int
+) -> None:
+    head = "typedef struct { int one; float two; } pair; __kernel void k(__global float *a, int n)"
+    source = f"{head} {{ int i = get_global_id(0); {LOCAL} {statement} }}"
+    tally: Counter[str] = Counter()
+    for block in counted_copy(source, "k").blocks:
+        tally.update(block.tally)
+    assert (tally["local_loads"], tally["local_stores"]) == (loads, stores)
+    assert tally["local_load_bytes"] + tally["local_store_bytes"] == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("operand", "num_blocks"),
+    [("n", 1), ("1", 1), ("s", 2), ("p->x", 2), ("a[i]", 2), ("n + 1", 2)],
+)
+def test_an_operand_that_does_nothing_has_no_counter(operand: str, num_blocks: int) -> None:
+    body = f"__local int s; __global float4 *p = (__global float4 *)a; i = n ? {operand} : 0;"
+    assert len(copy_of(body).blocks) == num_blocks
 
 
 def test_an_assignment_that_divides_by_1_is_an_access_and_no_operation() -> None:
