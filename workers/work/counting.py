@@ -113,7 +113,11 @@ def count_launches(
 
 
 class _Running:
-    """A kernel ready to be counted; ``is_unsure``: with barriers the counts might be different."""
+    """A kernel whose copy is loaded, so that its launch configs can be counted.
+
+    ``is_unsure``: the copy runs without the kernel's barriers, and no comparison has shown that its
+    counts are the same with them.
+    """
 
     def __init__(
         self, loaded: VirtualKernel, copy: CountedCopy, time_ns: float, *, is_unsure: bool
