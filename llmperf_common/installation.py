@@ -63,8 +63,8 @@ class Installation:
             which = self._root / min(name for name, _ in changed)
             raise InstallationChanged(
                 f"LLMPerf's own files changed while it ran ({which}), by an upgrade or an edit: "
-                "run the same command again (in a notebook: restart Python), which uses the new "
-                "files; nothing that a collection has finished is lost"
+                "run the same command again (in a notebook: restart Python). It then uses the new "
+                "files. All finished results of a collection are kept"
             )
         self._stamps = stamps
 

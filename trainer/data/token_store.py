@@ -109,12 +109,12 @@ class TokenStore:
 
     @property
     def train_rows(self) -> npt.NDArray[np.int64]:
-        """Rows of the launches to fit."""
+        """Indices of the launches to which the model is fitted, in the order of the arrays."""
         return np.flatnonzero(~self.targets.is_validation)
 
     @property
     def validation_rows(self) -> npt.NDArray[np.int64]:
-        """Rows of the launches of the validation part."""
+        """Indices of the launches of the validation part, in the order of the arrays."""
         return np.flatnonzero(self.targets.is_validation)
 
 

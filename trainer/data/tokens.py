@@ -1,8 +1,9 @@
 """Launches as token ids: one prefix for each kernel, one suffix for each launch.
 
 Owns the form in which ``trainer/prompt`` passes launches to ``trainer/packing``. A text token has
-an id of at least 0. A *numeric token* has a negative id, -1 - slot; its number is in
-``suffix_values``.
+an id of at least 0. A *numeric token* stands for one number of a launch. Its id is negative and
+says which number it is: -1 - (index in the table of slots, ``trainer/prompt/numeric.py``). The
+number's value is in ``suffix_values``.
 """
 
 from __future__ import annotations

@@ -125,13 +125,16 @@ def words(text: str) -> set[str]:
 
 
 def signature_start(text: str, kernel: str) -> int | None:
-    """Return where a kernel's signature begins in a plain source; None if it has no signature."""
+    """Return where a kernel's signature begins in a ``plain_source`` text; None if it has none."""
     match = re.search(rf"\bkernel\b[^;{{}}]*\b{re.escape(kernel)}\s*\(", text)
     return match.start() if match else None
 
 
 def kernel_piece(pieces: Sequence[Piece], kernel: str) -> int | None:
-    """Return the index of the piece of a plain source that holds the kernel, or None."""
+    """Return the index of the piece that holds the kernel, or None.
+
+    ``pieces`` come from a text of ``plain_source``.
+    """
     holding = [
         index
         for index, piece in enumerate(pieces)

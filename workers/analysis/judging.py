@@ -129,7 +129,12 @@ class Judge:
     def _steered(
         self, chosen: Seen, by_mode: Sequence[Sequence[ProbeRecord | None]]
     ) -> frozenset[int]:
-        """Return buffers whose reach changes with the contents of buffers or with float scalars."""
+        """Return the buffers whose last accessed byte depends on contents or on float scalars.
+
+        Args:
+            chosen: probes with the default contents.
+            by_mode: for each other choice of contents or float scalars, the same probes.
+        """
         return frozenset(
             argument.position
             for index, argument in enumerate(self._pointers)

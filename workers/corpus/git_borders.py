@@ -83,8 +83,8 @@ def check_link(file: Path, folder: Path) -> None:
         os.path.realpath(one) for one in named if b"\0" not in bytes(one)
     }:
         raise CorpusError(
-            f"{file} names {folder}, which does not know this worktree: name that repository "
-            "if you mean it, or run `git worktree repair`"
+            f"{file} names {folder}, but that git directory does not name this worktree: run "
+            "`git worktree repair`, or give that git directory itself if you want its kernels"
         )
 
 

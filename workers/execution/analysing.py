@@ -67,7 +67,11 @@ class AnalysisWork:
         state.plan_by(left_behind(state.task.kernel, state.analysed, timeout_text(after_s)))
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
-        """Allow another attempt, or plan by the known analysis and usual inputs, or without one."""
+        """Return whether the task may try again; if it may not, plan its launch configs.
+
+        The plan uses the task's analysis, if there is one, with usual inputs. Without an analysis
+        it uses simple inputs.
+        """
         is_open = state.analysed is None and not report
         if is_open and state.num_analysis_attempts < max_attempts(state.task.kernel):
             return True

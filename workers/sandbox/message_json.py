@@ -200,12 +200,16 @@ def _union_reader(kinds: Iterable[Any]) -> _Reader:
             by_type.setdefault(found, _reader(kind))
     if float in by_type:
         by_type.setdefault(int, _read_float)
+    wanted = " or ".join(
+        [found.__name__ for found in by_type]
+        + [f"object with {', '.join(sorted(names))}" for names in by_names]
+    )
 
     def read(value: Any) -> Any:
         known = by_names.get(frozenset(value)) if type(value) is dict else None
         known = known or by_type.get(type(value))
         if known is None:
-            raise _unfit(value, "another type")
+            raise _unfit(value, wanted)
         return known(value)
 
     return read

@@ -121,9 +121,10 @@ def count_launches(
 
 
 class _Running:
-    """A kernel ready to be counted.
+    """A kernel whose copy is loaded, so that its launch configs can be counted.
 
-    ``is_unsure``: with barriers the counts might be different. ``spare``: counts the configs that
+    ``is_unsure``: the copy runs without the kernel's barriers, and no comparison has shown that its
+    counts are the same with them. ``spare``: counts the configs that
     this one cannot count.
     """
 

@@ -254,9 +254,10 @@ def _ratio(amount: _Floats, of: _Floats) -> _Floats:
 def _atomic_peak(sample: Sample) -> float:
     """Return the largest number of atomic operations on one address of global memory.
 
-    If ``_SHARED`` units of the sample access an address, all units are assumed to access it. For an
-    address that fewer units access, as happens by chance with scattered addresses, only the
-    observed operations count.
+    A unit is a warp or a work-group. If at least ``_SHARED`` sampled units access an address (in a
+    smaller sample: all of them, but at least two), all units of the launch are assumed to access
+    it. For other addresses only the observed operations count, because a few units can access the
+    same scattered address by chance.
     """
     weights = np.repeat(sample.weights, [len(one.met) for one in sample.counts])
     met = np.concatenate([one.met for one in sample.counts])

@@ -207,7 +207,8 @@ class _Verification:
             if self._devices is None:
                 return
             if row["device_id"] in self._devices:
-                self._note(ProblemKind.TWICE, entry.name, f"device {row['device_id']} again")
+                what = f"device {row['device_id']} has more than one row in the dataset"
+                self._note(ProblemKind.TWICE, entry.name, what)
             self._devices[row["device_id"]] = row["device_class"]
 
     def _check_pair(

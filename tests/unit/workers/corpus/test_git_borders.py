@@ -91,7 +91,7 @@ def test_a_link_that_the_repository_does_not_know(tmp_path: Path, private: Path)
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / ".git").write_text(f"gitdir: {private}\n")
-    refused(tree / ".git", "does not know this worktree")
+    refused(tree / ".git", "does not name this worktree")
     outer = repository(tmp_path, "outer").parent
     git(
         outer,
