@@ -115,8 +115,7 @@ class InputScaling:
 
 
 _LEAST_SCALE = 1e-4
-"""A feature with a smaller standard deviation counts as constant. For example, all launches of one
-device have the same peak bandwidth."""
+"""A feature with a smaller standard deviation is constant, as the peaks in data of one device are."""
 _RARE = 0.002
 """A feature gets a missing-value indicator if its share of unknown values is above this and below 1
 minus this."""

@@ -42,8 +42,7 @@ from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, EndingChil
 _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
-"""The device counts as lost after this many children in a row have died with the device lock, but
-before their first launch."""
+"""The device is lost if so many children in a row die with its lock before their first launch."""
 
 
 class RunLane:

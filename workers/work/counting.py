@@ -124,8 +124,7 @@ class _Running:
     """A kernel whose copy is loaded, so that its launch configs can be counted.
 
     ``is_unsure``: the copy runs without the kernel's barriers, and no comparison has shown that its
-    counts are the same with them. ``spare``: counts the configs that
-    this one cannot count.
+    counts are the same with them. ``spare``: counts the configs that this one cannot count.
     """
 
     def __init__(

@@ -47,8 +47,7 @@ _REQUESTS_AT_ONCE = 8  # requests are independent; boto3 keeps 16 connections
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
 _OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests about one object, which may be missing. If another request gets a 404, the server is no
-S3 store."""
+"""Requests about one object, which may be missing. A 404 to another request: no S3 store."""
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -126,8 +125,7 @@ class S3Filesystem:
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
             f"cannot create {self.describe(name)}: another write was under way at each of "
-            f"{_CONFLICT_ATTEMPTS} attempts (409): find out what else writes there, then run the "
-            "same command again"
+            f"{_CONFLICT_ATTEMPTS} attempts (409): stop what else writes there, then run it again"
         )
 
     def replace(self, name: str, data: bytes) -> None:
@@ -222,8 +220,7 @@ class S3Filesystem:
             connect_timeout=_CONNECT_TIMEOUT_S,
             read_timeout=_READ_TIMEOUT_S,
             max_pool_connections=16,
-            # Many stores lack the newer checksums. They are not needed: MD5 protects uploads, and
-            # shards are read back.
+            # MD5 protects uploads, and shards are read back. Many stores lack newer checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"addressing_style": "path"} if self._endpoint else None,
@@ -258,8 +255,7 @@ class S3Filesystem:
         most = max_bytes_of(name)
         data = bytearray()
         if answer.get("ContentLength", 0) <= most:
-            # Read until an empty part comes: only then botocore compares the length with the
-            # announced one.
+            # Read until an empty part comes: only then botocore checks the announced length.
             while part := answer["Body"].read(_PART_BYTES):
                 data += part
                 if len(data) > most:

@@ -20,7 +20,7 @@ from typing import Any
 
 from llmperf_common.analysis import Analysis, Extent
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+KERNELS = Path(__file__).resolve().parents[3] / "kernels"
 SIZE_NAMES = frozenset(
     f"{stem}_{dim}" for stem in ("global_size", "local_size", "num_groups") for dim in range(3)
 )
