@@ -125,7 +125,7 @@ class S3Filesystem:
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
             f"cannot create {self.describe(name)}: another write was under way at each of "
-            f"{_CONFLICT_ATTEMPTS} attempts (409): stop what else writes there, then run it again"
+            f"{_CONFLICT_ATTEMPTS} attempts (409): stop it, then run the same command again"
         )
 
     def replace(self, name: str, data: bytes) -> None:
