@@ -41,6 +41,8 @@ _BLOCK_NS, _ACCESS_NS, _PLAIN_NS, _SPECIAL_NS = 2.0, 20.0, 0.2, 10.0
 _ATOMIC_BYTES = 4
 _LARGEST_ERROR = 10.0
 """Maximum relative error that is reported. A larger error says no more."""
+_ROUNDING = 1e-9
+"""Relative error of a sum of weights, which are rounded."""
 _SHARED = 4
 """Number of sampled units. If so many access one address atomically, all units of the launch are
 assumed to access this address."""
@@ -328,7 +330,7 @@ def _unseen_error(
     for number in np.unique(sample.strata):
         is_here = sample.strata == number
         count, units = int(is_here.sum()), float(sample.weights[is_here].sum())
-        if count < units:
+        if count < units * (1 - _ROUNDING):
             items += float(sample.weights[is_here] @ lanes[is_here]) / count
     unseen, seen = items * float((cost * times)[is_unseen].sum()), float(per_block @ cost)
     error = unseen / seen if seen else _LARGEST_ERROR * (unseen > 0)

@@ -26,40 +26,50 @@ _OF_CALL, _OF_ACCESS = 4, 1
 """Costs, in units of about 20 ns, of calling a function that computes something, and of an access."""
 _LARGEST = 64
 _DEEPEST = 4
-"""Calls within calls that are followed."""
+"""Number of calls within calls that are followed."""
+_FREE = CHEAP_CALLS | FREE_CALLS
+_LOOPS = frozenset({WHILE, DO, FOR})
 
 
-def turn_weight(body: Any) -> int:
-    """Return as how many iterations one iteration of a loop counts, at least 1.
+class TurnWeights:
+    """The weights of the loops of one file; the cost of each helper is computed once."""
 
-    Inner loops are left out, because they count their own iterations.
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], int] = {}
+        """Cost of a function, by its hash and the number of calls around it."""
 
-    Args:
-        body: the statement that the loop repeats.
-    """
-    return max(1, min(_LARGEST, _cost(body, frozenset()) // _UNIT))
+    def weight(self, body: Any) -> int:
+        """Return as how many iterations one iteration of a loop counts, at least 1.
 
+        Inner loops are left out, because they count their own iterations.
 
-def _cost(body: Any, callers: frozenset[int]) -> int:
-    cost = 0
-    stack = [body]
-    while stack:
-        one = stack.pop()
-        if one._kind_id == CALL:
-            cost += _cost_of_call(one, callers)
-        elif one._kind_id in {SUBSCRIPT, MEMBER} or is_dereference(one):
-            cost += _OF_ACCESS
-        stack += [child for child in children_of(one) if child._kind_id not in {WHILE, DO, FOR}]
-    return cost
+        Args:
+            body: the statement that the loop repeats.
+        """
+        return max(1, min(_LARGEST, self._cost(body, 0) // _UNIT))
 
+    def _cost(self, body: Any, depth: int) -> int:
+        cost = 0
+        stack = [body]
+        while stack:
+            one = stack.pop()
+            if one._kind_id == CALL:
+                cost += self._cost_of_call(one, depth)
+            elif one._kind_id in {SUBSCRIPT, MEMBER} or is_dereference(one):
+                cost += _OF_ACCESS
+            stack += [child for child in children_of(one) if child._kind_id not in _LOOPS]
+        return cost
 
-def _cost_of_call(call: Any, callers: frozenset[int]) -> int:
-    if call.spelling in CHEAP_CALLS | FREE_CALLS or call.spelling.startswith("convert_"):
-        return 0
-    callee = call.referenced
-    definition = callee.get_definition() if callee is not None else None
-    if definition is None:
-        return _OF_CALL
-    if definition.hash in callers or len(callers) == _DEEPEST:
-        return 0
-    return _cost(definition, callers | {definition.hash})
+    def _cost_of_call(self, call: Any, depth: int) -> int:
+        if call.spelling in _FREE or call.spelling.startswith("convert_"):
+            return 0
+        callee = call.referenced
+        definition = callee.get_definition() if callee is not None else None
+        if definition is None:
+            return _OF_CALL
+        if depth == _DEEPEST:
+            return 0
+        key = (definition.hash, depth)
+        if key not in self._known:
+            self._known[key] = self._cost(definition, depth + 1)
+        return self._known[key]

@@ -41,7 +41,7 @@ from workers.analysis.copy.cursors import (
 )
 from workers.analysis.copy.punctuation import punctuation
 from workers.analysis.copy.rewriter import CONTEXT, Rewriter
-from workers.analysis.copy.turn_weights import turn_weight
+from workers.analysis.copy.turn_weights import TurnWeights
 from workers.source.clang.nodes import Space, TypeClass
 
 _SIZEOF = 136
@@ -86,6 +86,7 @@ class FunctionWalk:
         self._calls = calls or CallRewriter(rewriter, is_defined)
         self._leave = leave
         self._weighs_turns = weighs_turns
+        self._weights = TurnWeights()
         self._is_kernel = False
 
     def rewrite(self, body: Any, *, is_kernel: bool) -> None:
@@ -254,7 +255,7 @@ class FunctionWalk:
         children = children_of(cursor)
         body = children[0] if cursor._kind_id == DO else children[-1]
         # If a work-item left a loop with a barrier early, all others would wait at the barrier.
-        weight = f", {turn_weight(body)}" if self._weighs_turns else ""
+        weight = f", {self._weights.weight(body)}" if self._weighs_turns else ""
         hook = f"if (lp_turn({CONTEXT}{weight})) break; "
         if has_barrier(body):
             hook = f"lp_count({CONTEXT}{weight}); "

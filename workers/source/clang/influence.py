@@ -251,8 +251,10 @@ class _Flow:
         """Return the origins of a place's address; notes them if the place is in global memory."""
         origin = Origin.NOTHING
         if place.kind is NodeKind.SUBSCRIPT or _is_dereference(place):
-            for child in place.children:
+            for child in place.children[:1]:
                 origin |= self._inner_address(child)
+            for index in place.children[1:]:  # may be a lane of a vector, which is no base
+                origin |= self._origin(index)
         elif place.kind is NodeKind.MEMBER:
             for child in place.children[:1]:
                 origin |= self._inner_address(child)
@@ -332,7 +334,8 @@ class _Flow:
                 continue
             space = pointee.space if pointee is not None else argument.type.space
             is_vector = name.startswith(VECTOR_MEMORY_PREFIXES)
-            self._note_address(argument, space, origin if is_vector else address)
+            # The offset of a vector is the argument before the pointer.
+            self._note_address(argument, space, address | origins[-2] if is_vector else address)
             is_const = pointee is not None and pointee.is_const
             if not is_const and not name.startswith("vload"):
                 self._write(argument, origin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -186,6 +187,20 @@ def test_iterations_that_take_long_count_several_times():
     )
     weights = re.findall(r"lp_turn\(lp_c, (\d+)\)", body(source))
     assert weights == ["6", "1", "4"]  # (16 * 4 + 32) / 16, less than 1, 8 * 2 * 4 / 16
+
+
+def test_helpers_that_call_each_other_often_are_weighed_at_once():
+    helpers = "float f0(float x) { return sin(x); }"
+    for depth in range(1, 4):
+        calls = f"x = f{depth - 1}(x); " * 40
+        helpers += f" float f{depth}(float x) {{ {calls} return x; }}"
+    calls = "a[i] = f3(a[i]); " * 40
+    began_s = time.process_time()
+    text = body(
+        f"{helpers} __kernel void k(__global float *a) {{ for (int i = 0; i < 4; i++) {{ {calls} }} }}"
+    )
+    assert "lp_turn(lp_c, 64)" in text
+    assert time.process_time() - began_s < 5.0  # one visit for each call would take minutes
 
 
 def test_every_way_out_of_the_kernel_hands_in_its_record():
