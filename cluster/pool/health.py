@@ -40,7 +40,7 @@ class DrainRule(SilentObserver):
             suffices to see that the device is still slow.
         drains_for_drift: whether a slower sentinel drains the device. It is False on a CPU device,
             which every other process slows down; a slower sentinel is then only logged.
-        clock_s: returns seconds of a monotonic clock, which nobody can set.
+        clock_s: returns seconds of a monotonic clock, which is never set back.
     """
 
     def __init__(

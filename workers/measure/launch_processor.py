@@ -97,7 +97,7 @@ class LaunchProcessor:
 
 @contextlib.contextmanager
 def launching_from(processor: int | None) -> Iterator[None]:
-    """Keep this thread on ``processor``; do nothing if that is None or the system refuses."""
+    """Keep this thread on ``processor``; do nothing if it is None or the system refuses."""
     before = os.sched_getaffinity(0)
     try:
         if processor is not None:

@@ -113,7 +113,8 @@ class Diagonal:
 
     def _pairs(self, box: Box) -> Iterator[tuple[int, int]]:
         first, second = self.local_size
-        for other in range(box.low[1], box.high[1]):
+        low, high = box.low[0] * first // second, -(-box.high[0] * first // second)
+        for other in range(max(box.low[1], low), min(box.high[1], high)):
             low = max(box.low[0], other * second // first)
             high = min(box.high[0], -(-(other + 1) * second // first))
             yield from ((at, other) for at in range(low, high))

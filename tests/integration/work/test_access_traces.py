@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -12,14 +11,8 @@ import pytest
 from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.failures import Failure, FailureCode
 from llmperf_common.features.accesses import AccessMap, AccessTrace, AccessUse, AccessView
-from llmperf_common.records import (
-    ArgumentKind,
-    Kernel,
-    LaunchArgument,
-    LaunchConfig,
-    Strategy,
-)
-from tests.support.reading import kernels_from_source
+from llmperf_common.records import Kernel, LaunchConfig
+from tests.support.factories.launch_factory import kernel_of, launch_of
 from workers.device.interface import DeviceRef
 from workers.plan.inputs import fill_spec, reference_fill
 from workers.work.opencl_virtual import OpenclVirtualDevice
@@ -56,45 +49,6 @@ def device(ref: DeviceRef) -> Iterator[OpenclVirtualDevice]:
     opened = open_virtual(ref)
     yield opened
     opened.close()
-
-
-def kernel_of(source: str) -> Kernel:
-    (kernel,) = kernels_from_source(source)
-    return kernel
-
-
-def config_of(
-    kernel: Kernel,
-    global_size: tuple[int, ...],
-    local_size: tuple[int, ...],
-    *,
-    elements: int | None = None,
-    value: int | None = None,
-    contents: dict[int, Contents] | None = None,
-) -> LaunchConfig:
-    assert kernel.signature is not None
-    items = math.prod(global_size)
-    args = []
-    for one in kernel.signature.arguments:
-        is_scalar = one.kind is ArgumentKind.SCALAR
-        args.append(
-            LaunchArgument(
-                position=one.position,
-                kind=one.kind,
-                value=(items if value is None else value) if is_scalar else None,
-                elements=None if is_scalar else elements or items,
-                contents=(contents or {}).get(one.position),
-            )
-        )
-    return LaunchConfig(
-        sample_id="s",
-        global_size=global_size,
-        local_size=local_size,
-        args=tuple(args),
-        regime=None,
-        strategies=(Strategy.SIMPLE,),
-        seed=7,
-    )
 
 
 def traced(kernel: Kernel, config: LaunchConfig, device: OpenclVirtualDevice) -> AccessTrace:
@@ -165,7 +119,7 @@ def assert_views(
 
 def test_a_vector_add_is_a_diagonal(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(VADD)
-    trace = traced(kernel, config_of(kernel, (4096,), (64,)), device)
+    trace = traced(kernel, launch_of(kernel, (4096,), (64,)), device)
     assert trace.launch.groups == tuple(range(64))
     loads, stores = (map_of(trace.launch, *one) for one in ((0, AccessUse.LOAD), (1, AccessUse.STORE)))  # fmt: skip
     # 32 work-items a column and 256 bytes, which are 64 floats, a row: two columns to a row.
@@ -185,7 +139,7 @@ def test_a_vector_add_is_a_diagonal(device: OpenclVirtualDevice) -> None:
 def test_a_transpose_loads_rows_and_stores_columns(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(TRANSPOSE)
     width, height = 128, 64
-    trace = traced(kernel, config_of(kernel, (width, height), (16, 8)), device)
+    trace = traced(kernel, launch_of(kernel, (width, height), (16, 8)), device)
     assert_views(trace, 0, AccessUse.LOAD, lambda ids: (ids[1] * width + ids[0]) * 4)
     assert_views(trace, 1, AccessUse.STORE, lambda ids: (ids[0] * height + ids[1]) * 4)
     # In the group, neighbouring work-items store a column apart: 64 floats.
@@ -198,7 +152,7 @@ def test_a_transpose_loads_rows_and_stores_columns(device: OpenclVirtualDevice) 
 def test_a_gather_goes_where_contents_say(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(GATHER)
     bounded = Contents(rule=ContentsRule.BOUNDED, limit=1000)
-    config = config_of(kernel, (2048,), (32,), contents={0: bounded})
+    config = launch_of(kernel, (2048,), (32,), contents={0: bounded})
     assert kernel.signature is not None
     spec = fill_spec(kernel.signature.arguments[0], elements=2048, seed=7, contents=bounded)
     index = reference_fill(spec).tolist()
@@ -211,7 +165,7 @@ def test_a_gather_goes_where_contents_say(device: OpenclVirtualDevice) -> None:
 
 def test_a_broadcast_is_one_row(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(BROADCAST)
-    trace = traced(kernel, config_of(kernel, (256,), (64,)), device)
+    trace = traced(kernel, launch_of(kernel, (256,), (64,)), device)
     for view, columns, each in ((trace.launch, 128, 2), (group_of(trace), 64, 1)):
         found = map_of(view, 0, AccessUse.LOAD)
         assert found.cells == tuple((c, 0, each) for c in range(columns))
@@ -220,14 +174,14 @@ def test_a_broadcast_is_one_row(device: OpenclVirtualDevice) -> None:
 
 def test_work_items_that_meet_at_barriers_run_as_a_group(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(REVERSED)
-    trace = traced(kernel, config_of(kernel, (640,), (64,)), device)
+    trace = traced(kernel, launch_of(kernel, (640,), (64,)), device)
     assert_views(trace, 0, AccessUse.LOAD, lambda ids: ids[0] * 4)
     assert_views(trace, 1, AccessUse.STORE, lambda ids: (ids[0] // 64 * 64 + 63 - ids[0] % 64) * 4)
 
 
 def test_updates_atomics_lanes_and_what_lies_outside(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(UPDATES)
-    trace = traced(kernel, config_of(kernel, (128,), (32,)), device)
+    trace = traced(kernel, launch_of(kernel, (128,), (32,)), device)
     assert_views(trace, 0, AccessUse.LOAD, lambda ids: ids[0] * 4)
     assert_views(trace, 1, AccessUse.ATOMIC, lambda ids: ids[0] % 4 * 4)
     # One lane of a vector is an access to the vector.
@@ -241,7 +195,7 @@ def test_updates_atomics_lanes_and_what_lies_outside(device: OpenclVirtualDevice
 
 def test_a_copy_of_a_group_is_of_each_of_its_work_items(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(COPIES)
-    trace = traced(kernel, config_of(kernel, (128,), (64,)), device)
+    trace = traced(kernel, launch_of(kernel, (128,), (64,)), device)
     copied = map_of(group_of(trace), 0, AccessUse.OTHER)
     assert copied.cells == tuple((c, r, 1) for c in range(64) for r in range(64))
     assert_views(trace, 1, AccessUse.STORE, lambda ids: ids[0] * 4)
@@ -250,7 +204,7 @@ def test_a_copy_of_a_group_is_of_each_of_its_work_items(device: OpenclVirtualDev
 def test_of_a_large_launch_groups_from_end_to_end_run(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(VADD)
     items = 1 << 22
-    trace = traced(kernel, config_of(kernel, (items,), (256,)), device)
+    trace = traced(kernel, launch_of(kernel, (items,), (256,)), device)
     assert len(trace.launch.groups) == MOST_ITEMS // 256
     assert (trace.launch.groups[0], trace.launch.groups[-1]) == (0, items // 256 - 1)
     assert_views(trace, 0, AccessUse.LOAD, lambda ids: ids[0] * 4)
@@ -258,7 +212,7 @@ def test_of_a_large_launch_groups_from_end_to_end_run(device: OpenclVirtualDevic
 
 def test_a_group_that_does_nothing_gives_way_to_one_that_works(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(FIRST_ONLY)
-    trace = traced(kernel, config_of(kernel, (4096,), (32,)), device)
+    trace = traced(kernel, launch_of(kernel, (4096,), (32,)), device)
     assert group_of(trace).groups in {(0,), (1,)}
     assert map_of(group_of(trace), 0, AccessUse.STORE).num_accesses == 32
     assert map_of(trace.launch, 0, AccessUse.STORE).num_accesses == 64
@@ -266,7 +220,7 @@ def test_a_group_that_does_nothing_gives_way_to_one_that_works(device: OpenclVir
 
 def test_a_launch_of_one_group_has_one_view(device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(VADD)
-    trace = traced(kernel, config_of(kernel, (64,), (64,)), device)
+    trace = traced(kernel, launch_of(kernel, (64,), (64,)), device)
     assert trace.group is None
     assert trace.launch.groups == (0,)
 
@@ -283,7 +237,7 @@ HEAVY = "__kernel void k(__global int *a, int n) { int i = get_global_id(0); for
 @pytest.mark.slow
 def test_a_hang_costs_its_own_child_only(ref: DeviceRef) -> None:
     kernels = [kernel_of(one) for one in (HANGS, VADD)]
-    launches = [(one, config_of(one, (128,), (64,))) for one in kernels]
+    launches = [(one, launch_of(one, (128,), (64,))) for one in kernels]
     hung, sound = trace_all(launches, ref, timeout_s=300, cpu_s=3)
     assert isinstance(hung, Failure)
     assert hung.code is FailureCode.HANG
@@ -294,7 +248,7 @@ def test_a_hang_costs_its_own_child_only(ref: DeviceRef) -> None:
 @pytest.mark.slow
 def test_a_trace_has_its_time_and_no_more(ref: DeviceRef) -> None:
     kernel = kernel_of(HANGS)
-    launch = (kernel, config_of(kernel, (128,), (64,)))
+    launch = (kernel, launch_of(kernel, (128,), (64,)))
     (hung,) = trace_all([launch], ref, timeout_s=4, cpu_s=300)
     assert isinstance(hung, Failure)
     assert hung.code is FailureCode.HANG
@@ -303,7 +257,7 @@ def test_a_trace_has_its_time_and_no_more(ref: DeviceRef) -> None:
 
 def test_loops_without_an_end_are_cut_off(ref: DeviceRef) -> None:
     kernel = kernel_of(ENDLESS)
-    (found,) = trace_all([(kernel, config_of(kernel, (128,), (64,)))], ref)
+    (found,) = trace_all([(kernel, launch_of(kernel, (128,), (64,)))], ref)
     assert isinstance(found, Failure)
     assert "loops of more than" in found.detail
 
@@ -311,12 +265,12 @@ def test_loops_without_an_end_are_cut_off(ref: DeviceRef) -> None:
 @pytest.mark.slow
 def test_of_heavy_groups_fewer_run(ref: DeviceRef) -> None:
     kernel = kernel_of(HEAVY)
-    (found,) = trace_all([(kernel, config_of(kernel, (1 << 20,), (1024,)))], ref)
+    (found,) = trace_all([(kernel, launch_of(kernel, (1 << 20,), (1024,)))], ref)
     assert isinstance(found, AccessTrace), found
     # 2^20 turns in a group; of work-groups of 1024 no more than 4 run anyway.
     assert found.launch.groups == (0, 341, 682, 1023)
     heavier = kernel_of(HEAVY.replace("1024", "4096"))
-    (found,) = trace_all([(heavier, config_of(heavier, (1 << 20,), (1024,)))], ref)
+    (found,) = trace_all([(heavier, launch_of(heavier, (1 << 20,), (1024,)))], ref)
     assert isinstance(found, AccessTrace), found
     assert found.launch.groups == (0, 1023)
     assert found.group is not None
@@ -328,7 +282,7 @@ def test_where_other_groups_do_far_more_the_middle_one_is_shown_alone(ref: Devic
         "__kernel void k(__global int *a, int n) { int i = get_global_id(0);"
         " for (int j = 0; j < (i < 64 ? 1 << 30 : 1); ++j) a[i] += j; }"
     )
-    (found,) = trace_all([(kernel, config_of(kernel, (4096,), (64,)))], ref)
+    (found,) = trace_all([(kernel, launch_of(kernel, (4096,), (64,)))], ref)
     assert isinstance(found, AccessTrace), found
     assert (found.launch.groups, found.group) == ((32,), None)
 
@@ -341,7 +295,7 @@ def test_work_items_that_leave_before_a_barrier_access_nothing_after_it(
         "__kernel void k(__global int *a, int n) { __local int t[64]; int i = get_global_id(0), l = get_local_id(0);"
         " if (i >= n - 7) return; t[l] = i; barrier(CLK_LOCAL_MEM_FENCE); a[i] = t[l]; }"
     )
-    found = trace_accesses(kernel, config_of(kernel, (640,), (64,)), device)
+    found = trace_accesses(kernel, launch_of(kernel, (640,), (64,)), device)
     assert isinstance(found, AccessTrace), found
     assert map_of(found.launch, 0, AccessUse.STORE).num_accesses == 640 - 7
     assert found.without_barriers

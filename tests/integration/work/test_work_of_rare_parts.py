@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from llmperf_common.features.work import Work
-from llmperf_common.records import ArgumentKind, LaunchArgument, LaunchConfig, Strategy
-from tests.support.factories.launch_factory import kernel_of
+from tests.support.factories.launch_factory import kernel_of, launch_of
 from workers.work.counting import count_kernel
 from workers.work.opencl_virtual import OpenclVirtualDevice
 
@@ -56,23 +55,7 @@ def counts(
     scalars: Mapping[str, int],
 ) -> Work:
     kernel = kernel_of(source)
-    assert kernel.signature is not None
-    args = []
-    for one in kernel.signature.arguments:
-        if one.kind is ArgumentKind.SCALAR:
-            given = LaunchArgument(position=one.position, kind=one.kind, value=scalars[one.name])
-        else:
-            given = LaunchArgument(position=one.position, kind=one.kind, elements=2**22)
-        args.append(given)
-    config = LaunchConfig(
-        sample_id="s",
-        global_size=global_size,
-        local_size=local_size,
-        args=tuple(args),
-        regime=None,
-        strategies=(Strategy.SIMPLE,),
-        seed=3,
-    )
+    config = launch_of(kernel, global_size, local_size, scalars=scalars, elements=2**22, seed=3)
     (work,) = count_kernel(kernel, [config], device)
     assert isinstance(work, Work), work
     assert not work.is_exact

@@ -2,8 +2,8 @@
 
 PoCL compiles the code behind a barrier once for each way by which work-items may have come there,
 so each barrier inside a condition makes a compilation some three times as long: 0.1 s with five of
-them, 3 s with eight, and over a minute with ten. Reductions often have ten: one
-for each power of two up to the local size.
+them, 3 s with eight, and over a minute with ten. Reductions often have ten: one for each power of
+two up to the local size.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from workers.analysis.copy.cursors import (
 from workers.analysis.copy.edits import Edits
 
 MOST_CONDITIONAL = 6
-"""Barriers inside conditions with which a copy compiles in about a second."""
+"""Maximum barriers inside conditions with which a copy keeps its barriers. It compiles in a second."""
 _MOST_UNMOVED = 4
-"""Up to so many barriers inside conditions, a copy keeps all of them where they are."""
+"""Maximum barriers inside conditions of a kernel in which none is moved."""
 
 
 def move_barriers(edits: Edits, kernel_body: Any, helper_bodies: list[Any]) -> int:
