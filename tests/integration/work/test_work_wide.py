@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from llmperf_common.features.work import Work
-from tests.integration.work.test_work_children import configs_of, kernel_of
+from tests.support.factories.launch_factory import configs_of, kernel_of
 from workers.work.counting import count_kernel
 from workers.work.opencl_virtual import OpenclVirtualDevice
 
