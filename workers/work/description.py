@@ -20,7 +20,7 @@ from workers.work.counted_copy import (
     UNIT_WORDS,
     CountedCopy,
 )
-from workers.work.units import Unit
+from workers.work.sampling.units import Unit
 
 STORE_BYTES = 2**18
 """Number of bytes that are allocated for a buffer, a power of two. Accesses beyond them are folded

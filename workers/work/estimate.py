@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.features.work import Work
 from workers.work.counted_copy import NUM_TURNS, WATCHED_WARPS, CountedCopy
-from workers.work.units import WARP, Place
+from workers.work.sampling.units import WARP, Place
 
 _Floats = npt.NDArray[np.float64]
 TALLIED = (
@@ -65,13 +65,14 @@ class UnitCounts:
     met: npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """The units of a launch that ran.
 
     ``places``: the units' coordinates. ``weights``: how many units each unit represents.
-    ``strata``: number of the part of the launch from which each unit was drawn. ``is_exact``:
-    whether all units ran. ``group_bytes``: as in ``Work``. ``others``: units that ran in the search
+    ``strata``: number of the part of the launch from which each unit was drawn. ``typical``: whether
+    a unit's part is so wide that its code is known to be a rule, not an exception that can occur
+    elsewhere, too; a row, a plane or a single unit is an exception. ``is_exact``: whether all units ran. ``group_bytes``: as in ``Work``. ``others``: units that ran in the search
     for parts and do not belong to the sample.
     """
 
@@ -79,9 +80,29 @@ class Sample:
     places: tuple[Place, ...]
     weights: _Floats
     strata: npt.NDArray[np.int64]
+    typical: npt.NDArray[np.bool_]
     is_exact: bool
     group_bytes: float | None = None
     others: tuple[UnitCounts, ...] = ()
+
+    @cached_property
+    def lanes(self) -> npt.NDArray[np.int64]:
+        """Number of work-items of each unit."""
+        return np.array([len(one.rows) for one in self.counts])
+
+    @cached_property
+    def executed(self) -> _Floats:
+        """How often each unit ran each block, shape (units, blocks)."""
+        starts = np.concatenate(([0], np.cumsum(self.lanes)[:-1]))
+        rows = np.concatenate([one.rows for one in self.counts])
+        executed: _Floats = np.add.reduceat(rows, starts, axis=0, dtype=np.float64)
+        return executed
+
+    @cached_property
+    def unseen(self) -> npt.NDArray[np.bool_]:
+        """The blocks that no unit of a typical part ran, so that they may run elsewhere, too."""
+        unseen: npt.NDArray[np.bool_] = np.logical_not(self.executed[self.typical].any(axis=0))
+        return unseen
 
 
 def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Work:
@@ -93,8 +114,7 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
         without_barriers: whether the copy ran without its barriers; only recorded in the result.
     """
     rows = np.concatenate([one.rows for one in sample.counts]).astype(np.float64)
-    lanes = np.array([len(one.rows) for one in sample.counts])
-    of_units = sample.weights
+    lanes, of_units = sample.lanes, sample.weights
     weights = np.repeat(of_units, lanes)
     tallies = _tallies(copy)
     per_block = weights @ rows
@@ -120,11 +140,7 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
         warp_peak=float(of_warps.max() * warp_weights.sum() / (warp_weights @ of_warps)),
         sampled_items=len(rows),
         is_exact=sample.is_exact,
-        relative_error=min(
-            _LARGEST_ERROR,
-            _relative_error(of_items, lanes, sample)
-            + _unseen_error(copy, sample, per_block, lanes),
-        ),
+        relative_error=_relative_error(copy, sample),
         without_barriers=without_barriers,
     )
 
@@ -287,15 +303,43 @@ def _spread(values: _Floats, weights: _Floats) -> float:
     return float(np.sqrt(weights @ (values - mean) ** 2 / weights.sum())) / mean
 
 
-def _relative_error(of_items: _Floats, lanes: npt.NDArray[np.int64], sample: Sample) -> float:
-    """Return the relative standard error as if each part were sampled at random.
+def _global_accesses(copy: CountedCopy) -> _Floats:
+    tallies = _tallies(copy)
+    return tallies["global_loads"] + tallies["global_stores"] + tallies["global_atomics"]
+
+
+def misses_accesses(copy: CountedCopy, sample: Sample) -> bool:
+    """Whether code with accesses to global memory ran only in units that are not typical.
+
+    Units that did not run may execute it, too, with other addresses.
+    """
+    missed = sample.unseen & (_global_accesses(copy) > 0)
+    if sample.is_exact or not missed.any():
+        return False
+    return bool(sample.executed[:, missed].any()) or any(
+        one.rows[:, missed].any() for one in sample.others
+    )
+
+
+def _relative_error(copy: CountedCopy, sample: Sample) -> float:
+    """Return the relative error of the work or of the accesses to global memory: the larger one."""
+    if sample.is_exact:
+        return 0.0
+    errors = (
+        _standard_error(sample, of_blocks) + _unseen_error(copy, sample, of_blocks)
+        for of_blocks in (block_costs(copy), _global_accesses(copy))
+    )
+    return min(_LARGEST_ERROR, max(errors))
+
+
+def _standard_error(sample: Sample, of_blocks: _Floats) -> float:
+    """Return the relative standard error of a sum as if each part were sampled at random.
 
     Our samples are evenly spread, and their error is no larger.
     """
-    starts = np.concatenate(([0], np.cumsum(lanes)[:-1]))
-    of_units = np.add.reduceat(of_items, starts)
+    of_units = sample.executed @ of_blocks
     total = float(sample.weights @ of_units)
-    if sample.is_exact or not total:
+    if not total:
         return 0.0
     variance = 0.0
     for number in np.unique(sample.strata):
@@ -307,23 +351,20 @@ def _relative_error(of_items: _Floats, lanes: npt.NDArray[np.int64], sample: Sam
     return float(np.sqrt(variance)) / total
 
 
-def _unseen_error(
-    copy: CountedCopy, sample: Sample, per_block: _Floats, lanes: npt.NDArray[np.int64]
-) -> float:
-    """Return the error due to blocks with work that no work-item of the sample has executed.
+def _unseen_error(copy: CountedCopy, sample: Sample, of_blocks: _Floats) -> float:
+    """Return the error due to blocks that no work-item of a typical part has executed.
 
     Assumes for each part that one unit in n executes these blocks, if n units of the part ran. A
-    work-item executes them once, or as often as in the units outside the sample that executed them.
-    The result is relative to the counted work. It is at least 1 if no store has been counted, but
-    such a block has one.
+    work-item executes them once, or as often as in other units that executed them. The result is
+    relative to what was counted. It is 1 if nothing was counted, and at least 1 if no store was
+    counted, but such a block has one. ``of_blocks``: the work or the accesses in one execution of each block.
     """
     tallies = _tallies(copy)
-    cost = block_costs(copy)
     writes = tallies["global_stores"] + tallies["global_atomics"]
-    is_unseen = (per_block == 0) & (cost > 0)
-    if sample.is_exact or not is_unseen.any():
+    is_unseen = sample.unseen & (of_blocks > 0)
+    if not is_unseen.any():
         return 0.0
-    times = np.ones_like(cost)
+    times = np.maximum(1.0, (sample.executed / sample.lanes[:, np.newaxis]).max(axis=0))
     for one in sample.others:
         times = np.maximum(times, one.rows.mean(axis=0))
     items = 0.0
@@ -331,9 +372,10 @@ def _unseen_error(
         is_here = sample.strata == number
         count, units = int(is_here.sum()), float(sample.weights[is_here].sum())
         if count < units * (1 - _ROUNDING):
-            items += float(sample.weights[is_here] @ lanes[is_here]) / count
-    unseen, seen = items * float((cost * times)[is_unseen].sum()), float(per_block @ cost)
-    error = unseen / seen if seen else _LARGEST_ERROR * (unseen > 0)
+            items += float(sample.weights[is_here] @ sample.lanes[is_here]) / count
+    per_block = sample.weights @ sample.executed
+    unseen, seen = items * float((of_blocks * times)[is_unseen].sum()), float(per_block @ of_blocks)
+    error = unseen / seen if seen else float(unseen > 0)
     if items and writes[is_unseen].any() and not per_block @ writes:
         error = max(1.0, error)
     return error

@@ -6,7 +6,7 @@ time, so that every machine gets the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,11 +16,12 @@ from llmperf_common.records import LaunchConfig
 from workers.device.interface import AccessRange, DeviceFailure
 from workers.work import reuse
 from workers.work.counted_copy import CountedCopy
-from workers.work.cuts import KeyOf, boxes, find_cuts, find_layers, sampled
 from workers.work.estimate import Sample, UnitCounts, block_bytes, block_costs, block_ns
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
-from workers.work.strips import Diagonal, find_diagonal, find_strips
-from workers.work.units import WARP, Box, Grid, Place, Unit
+from workers.work.sampling.cuts import KeyOf, boxes, find_cuts, find_layers, sampled
+from workers.work.sampling.strips import Diagonal, find_diagonal, find_strips
+from workers.work.sampling.units import WARP, Box, Grid, Place, Unit
+from workers.work.sampling.weighting import places_within, sample_of
 
 MOST_GROUPS = 16
 MOST_ITEMS = 4096
@@ -34,12 +35,12 @@ _FEW_UNITS = 16
 a bound begins to act."""
 _FEWEST_GROUPS = 4
 """Number of work-groups that the search for cuts leaves over for the sample itself."""
-_MOST_FOR_STRIPS = 16
-"""Maximum work-groups that the search for strips and diagonals runs; a sample of warps has a
-quarter of its warps for this search."""
+_MOST_FOR_STRIPS = 24
+"""Maximum work-groups that the search for strips and diagonals runs; a sample of warps has half as
+many warps for this search."""
 _SHARE_FOR_STRIPS = 0.25
 """Share of the time that is left for a sample, after which this search ends."""
-_STRIP_PARTS = 4
+_STRIP_PARTS = 5
 """Number of parts by which strips may exceed the usual number."""
 _LEAST_SPREAD = 0.1
 _FEW_EACH = 4
@@ -159,6 +160,10 @@ class VirtualLaunch:
                 self._run_some(self._ends)
             return self._sample(list(dict.fromkeys((*first, *places))), self._whole)
         parts = self._parts(most)
+        if grid.num_units - len(self._runs) <= most:
+            places = self._run_some([*self._runs, *self._grid.places()])
+            if len(self._runs) == grid.num_units:
+                return self._sample(list(self._runs), self._whole)
         places = self._of_parts(parts, most)
         if self._diagonal is not None:
             on = [place for part in parts for place in self._diagonal.places(part, _FEW_EACH)]
@@ -183,10 +188,12 @@ class VirtualLaunch:
         if not by_groups and len(grid.sides) > 1:
             layers = find_layers(grid, cuts, key_of)
         before = len(self._runs)
-        strips = self._strips(before + (_MOST_FOR_STRIPS if by_groups else most // 4), is_regular)
+        strips = self._strips(before + (_MOST_FOR_STRIPS if by_groups else most // 2), is_regular)
         self._num_for_strips = len(self._runs) - before
         marks = [(*some, *others) for some, others in zip(layers, strips, strict=True)]
-        return boxes(grid, cuts, marks, most=most // 4 + _STRIP_PARTS * any(strips))
+        most_parts = most // 4 + _STRIP_PARTS * any(strips)
+        few = int(self._left / self._each_ns) // _FEW_EACH
+        return boxes(grid, cuts, marks, most=max(1, min(most_parts, few)))
 
     def _strips(self, limit: int, is_regular: bool) -> tuple[tuple[int, ...], ...]:
         """Find rows, planes and a diagonal that differ from what is around them."""
@@ -195,7 +202,18 @@ class VirtualLaunch:
         key_of = self._key_within(limit, is_regular=is_regular, least_left=least)
         self._diagonal = find_diagonal(self._grid, local_size, key_of)
         scalars = [one.value for one in self._config.args if isinstance(one.value, int)]
-        return find_strips(self._grid, local_size, list(dict.fromkeys(scalars)), key_of)
+
+        def run_ahead(places: Sequence[Place]) -> None:
+            fresh = [place for place in dict.fromkeys(places) if place not in self._runs]
+            most = min(limit - len(self._runs), int((self._left - least) / self._each_ns))
+            self._run_some(fresh[: max(0, most)])
+
+        return find_strips(self._grid, local_size, list(dict.fromkeys(scalars)), key_of, run_ahead)
+
+    @property
+    def _each_ns(self) -> float:
+        """Mean estimated time of the units that have run."""
+        return max(1.0, sum(self._times_ns.values()) / len(self._times_ns))
 
     def _key_within(self, limit: int, *, is_regular: bool, least_left: float = 0.0) -> KeyOf:
         """Return a function that runs units until ``limit`` have run or little time is left."""
@@ -217,7 +235,7 @@ class VirtualLaunch:
         places = self._run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
         if few == most:
             return places
-        spreads = [self._spread(self._within(part, places)) for part in parts]
+        spreads = [self._spread(places_within(part, places)) for part in parts]
         shares = [part.num_units * spread for part, spread in zip(parts, spreads, strict=True)]
         fresh = [place for place in sampled(parts, most, shares) if place not in places]
         return [*places, *self._run_some(fresh[: most - len(places)])]
@@ -240,8 +258,7 @@ class VirtualLaunch:
                 continue
             number = len(places) - len(done)
             if self._runs:
-                each = max(1.0, sum(self._times_ns.values()) / len(self._times_ns))
-                number = min(number, max(int(self._left / each), at_least - len(done)))
+                number = min(number, max(int(self._left / self._each_ns), at_least - len(done)))
             else:
                 number = 1
             if number < 1:
@@ -352,41 +369,5 @@ class VirtualLaunch:
         busiest: npt.NDArray[np.uint32] = self._runs[place].rows.max(axis=0)
         return busiest
 
-    def _within(self, part: Box, places: Sequence[Place]) -> Sequence[Place]:
-        """Return the places that are in a part."""
-        if part == self._whole[0]:
-            return places
-        return [place for place in places if part.holds(place)]
-
-    def _split(self, part: Box, places: Sequence[Place]) -> Iterator[tuple[Sequence[Place], float]]:
-        """Yield the places of a part, on and off the diagonal, and the share of units for each."""
-        if self._diagonal is not None:
-            on = [place for place in places if self._diagonal.holds(place)]
-            off = [place for place in places if not self._diagonal.holds(place)]
-            share = self._diagonal.share(part)
-            if on and off:
-                yield from ((on, share), (off, 1 - share))
-                return
-        if places:
-            yield places, 1.0
-
     def _sample(self, places: Sequence[Place], parts: Sequence[Box]) -> Sample:
-        """Return the counts of units, each with the number of units that it represents."""
-        weights: list[float] = []
-        strata: list[int] = []
-        run: list[Place] = []
-        for part in parts:
-            for chosen, share in self._split(part, self._within(part, places)):
-                weight = share * self._grid.num_items(part) / self._grid.lanes_of(chosen)
-                run += chosen
-                strata += [len(weights)] * len(chosen)
-                weights += [weight] * len(chosen)
-        in_sample = set(run)
-        return Sample(
-            counts=tuple(self._runs[place] for place in run),
-            places=tuple(run),
-            weights=np.array(weights),
-            strata=np.array(strata),
-            is_exact=len(run) == self._grid.num_units,
-            others=tuple(counts for place, counts in self._runs.items() if place not in in_sample),
-        )
+        return sample_of(self._runs, places, parts, grid=self._grid, diagonal=self._diagonal)

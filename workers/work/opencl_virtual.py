@@ -42,7 +42,7 @@ from workers.work.description import (
     with_units,
 )
 from workers.work.reuse import touched_bytes
-from workers.work.units import Unit
+from workers.work.sampling.units import Unit
 
 _LAST_EPOCH = 2**16 - 1
 _GROUPS_PER_WAIT = 16

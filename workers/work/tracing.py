@@ -26,7 +26,7 @@ from workers.device.interface import DeviceFailure
 from workers.work.counted_copy import CountedCopy, CountedSite, counted_copy
 from workers.work.launch import UncountedError
 from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
-from workers.work.units import Grid, grid_of
+from workers.work.sampling.units import Grid, grid_of
 
 COLUMNS, ROWS = 128, 64
 """Maximum columns and rows of a histogram."""

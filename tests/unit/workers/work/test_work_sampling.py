@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from llmperf_common.records import LaunchConfig, Strategy
 from workers.plan.mixing import mix32
 from workers.work.counted_copy import NUM_TURNS, CountedBlock, CountedCopy, CountedSite
-from workers.work.cuts import boxes, find_cuts, sampled
 from workers.work.estimate import Sample, UnitCounts, estimate
 from workers.work.launch import KernelBudget, VirtualLaunch
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
 from workers.work.reuse import touched_bytes
-from workers.work.units import WARP, Box, Place, Unit, grid_of
+from workers.work.sampling.cuts import boxes, find_cuts, sampled
+from workers.work.sampling.units import WARP, Box, Place, Unit, grid_of
 
 sides = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
@@ -143,6 +143,7 @@ def sample_of(*units: UnitCounts, weights: list[float], is_exact: bool = False) 
         places=tuple((number,) for number in range(len(units))),
         weights=np.array(weights),
         strata=strata,
+        typical=np.ones(len(units), np.bool_),
         is_exact=is_exact,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.workers.work.test_work_sampling import COPY, unit
-from workers.work.estimate import Sample, UnitCounts, estimate
-from workers.work.strips import Diagonal, find_diagonal, find_strips, unit_at
-from workers.work.units import Box, Place, grid_of
+from workers.work.estimate import Sample, UnitCounts, estimate, misses_accesses
+from workers.work.sampling.strips import Diagonal, find_diagonal, find_strips, unit_at
+from workers.work.sampling.units import Box, Place, grid_of
 
 IDLE = unit([0] * 32)
+
+
+def _nothing(places: Sequence[Place]) -> None:
+    """Run no units ahead."""
 
 
 @given(
@@ -44,19 +49,23 @@ def test_a_work_item_is_in_the_unit_at_its_ids(
 def test_both_ends_of_a_row_are_found(scalar: int) -> None:
     """The row of id 400, by groups of 16: a scalar is this id, next to it, or twice as large."""
     grid = grid_of((40, 60), 256, by_groups=True)
-    marks = find_strips(grid, (16, 16), [scalar], lambda place: place[1] == 25)
+    marks = find_strips(grid, (16, 16), [scalar], lambda place: place[1] == 25, _nothing)
     assert marks == ((), (25, 26), ())
 
 
 def test_a_plane_begins_and_ends_at_warps() -> None:
     """Plane 44 of a launch in groups of 16 x 8 x 8: the fifth plane of a group, its warps 16 to 19."""
     grid = grid_of((3, 8, 11), 1024, by_groups=False)
-    marks = find_strips(grid, (16, 8, 8), [88], lambda place: place[2] == 5 and 16 <= place[3] < 20)
+    marks = find_strips(
+        grid, (16, 8, 8), [88], lambda place: place[2] == 5 and 16 <= place[3] < 20, _nothing
+    )
     assert marks == ((), (), (5, 6), (16, 20))
 
 
 def test_the_search_ends_when_no_more_units_may_run() -> None:
-    assert find_strips(grid_of((100,), 32, by_groups=True), (32,), [99], lambda _: None) == ((),)
+    assert find_strips(
+        grid_of((100,), 32, by_groups=True), (32,), [99], lambda _: None, _nothing
+    ) == ((),)
 
 
 @given(
@@ -96,6 +105,7 @@ def sample(*units: UnitCounts, weight: float, others: tuple[UnitCounts, ...] = (
         places=tuple((n,) for n in range(len(units))),
         weights=np.full(len(units), weight),
         strata=np.zeros(len(units), np.int64),
+        typical=np.ones(len(units), np.bool_),
         is_exact=False,
         others=others,
     )
@@ -123,3 +133,24 @@ def test_units_outside_the_sample_show_how_often_such_code_runs() -> None:
     assert error_of(sample(*[IDLE] * 4, weight=10.0, others=(busy,))) == pytest.approx(8 * 3 / 4)
     busiest = unit([800] * 32)
     assert error_of(sample(*[IDLE] * 4, weight=10.0, others=(busiest,))) == 10
+
+
+def test_code_that_only_a_narrow_part_executed_is_an_error() -> None:
+    """Unit 0 alone executed the second block, in a part of its own; it may run elsewhere, too."""
+    busy = unit([1] * 32)
+    both = sample(busy, *[IDLE] * 4, weight=10.0)
+    strata = np.array([0, 1, 1, 1, 1])
+    weights = np.array([1.0, 10.0, 10.0, 10.0, 10.0])
+    narrow = dataclasses.replace(both, strata=strata, weights=weights, typical=strata == 1)
+    wide = dataclasses.replace(narrow, typical=np.ones(5, np.bool_))
+    assert error_of(wide) == 0
+    assert misses_accesses(COPY, narrow)
+    assert not misses_accesses(COPY, wide)
+    # Of accesses: 320 assumed work-items (one unit in four of 40) to the 32 that were counted.
+    assert error_of(narrow) == pytest.approx(40 / 4 * 32 / 32)
+
+
+@pytest.mark.parametrize(("high", "is_wide"), [((3, 30), False), ((4, 30), True), ((40, 3), False)])
+def test_a_wide_part_has_four_units_along_each_long_axis(high: Place, is_wide: bool) -> None:
+    grid = grid_of((40, 30), 64, by_groups=False)
+    assert Box(low=(0, 0, 0), high=(*high, 1)).is_wide(grid) is is_wide

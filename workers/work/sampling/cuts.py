@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from workers.work.units import Box, Grid, Place
+from workers.work.sampling.units import Box, Grid, Place
 
 _FEWEST_LAYERS = 3
 KeyOf = Callable[[Place], Hashable | None]
@@ -21,7 +21,7 @@ KeyOf = Callable[[Place], Hashable | None]
 def find_cuts(grid: Grid, key_of: KeyOf) -> tuple[int, ...]:
     """Return, for each axis, where the units begin that act like the last unit; 0 if all do.
 
-    >>> from workers.work.units import grid_of
+    >>> from workers.work.sampling.units import grid_of
     >>> find_cuts(grid_of((1000,), 32, by_groups=True), lambda place: place[0] < 137)
     (137,)
     """
@@ -60,7 +60,7 @@ def find_layers(grid: Grid, cuts: tuple[int, ...], key_of: KeyOf) -> tuple[tuple
     The units of such a layer do something else than those in the middle, as in a stencil. The
     search covers the part of the grid before the cuts.
 
-    >>> from workers.work.units import grid_of
+    >>> from workers.work.sampling.units import grid_of
     >>> find_layers(grid_of((100,), 32, by_groups=True), (0,), lambda place: place[0] > 0)
     ((1,),)
     """
@@ -112,7 +112,7 @@ def _spans(side: int, marks: set[int]) -> list[tuple[int, int]]:
 def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Place]:
     """Return up to ``most`` places. Each part has its share of the first n places, for any n.
 
-    >>> from workers.work.units import grid_of
+    >>> from workers.work.sampling.units import grid_of
     >>> parts = boxes(grid_of((100,), 32, by_groups=True), (3,))
     >>> [place[0] < 3 for place in sampled(parts, 5, (1, 4))]
     [False, False, True, False, False]

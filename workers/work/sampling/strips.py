@@ -1,19 +1,19 @@
 """Find rows, planes and diagonals of a launch whose work-items alone do something.
 
 A guard such as ``z == n / 2`` selects one plane, which neither the search for cuts (``cuts.py``)
-nor a sample hits. So this search tries the ids that equal an integer scalar argument, or lie next
-to it or to its half. It also tries some places on the diagonals. If units on the main diagonal
+nor a sample hits. So this search tries the first and the last id of each dimension, and the ids
+that equal an integer scalar argument, or lie next to it or to its half. It also tries some places on the diagonals. If units on the main diagonal
 differ from their neighbours, they are counted separately.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from workers.work.cuts import KeyOf
-from workers.work.units import WARP, Box, Grid, Place
+from workers.work.sampling.cuts import KeyOf
+from workers.work.sampling.units import WARP, Box, Grid, Place
 
 _MOST_STRIPS = 24
 """Maximum ids that are tried. In a launch with three dimensions and three scalars, these are the
@@ -23,7 +23,7 @@ values of the scalars and their halves, and a few neighbours."""
 def unit_at(grid: Grid, local_size: Sequence[int], ids: Sequence[int]) -> Place:
     """Return the place of the unit that contains the work-item with these global ids.
 
-    >>> from workers.work.units import grid_of
+    >>> from workers.work.sampling.units import grid_of
     >>> unit_at(grid_of((4, 4), 64, by_groups=False), (16, 4), (20, 7))
     (1, 1, 1)
     """
@@ -39,7 +39,11 @@ def unit_at(grid: Grid, local_size: Sequence[int], ids: Sequence[int]) -> Place:
 
 
 def find_strips(
-    grid: Grid, local_size: Sequence[int], scalars: Sequence[int], key_of: KeyOf
+    grid: Grid,
+    local_size: Sequence[int],
+    scalars: Sequence[int],
+    key_of: KeyOf,
+    run_ahead: Callable[[Sequence[Place]], None],
 ) -> tuple[tuple[int, ...], ...]:
     """Return, for each axis, where rows or planes begin and end that differ from their neighbours.
 
@@ -48,36 +52,58 @@ def find_strips(
         local_size: the launch's local size.
         scalars: values of the integer scalar arguments.
         key_of: what the unit at a place did.
+        run_ahead: runs units together for later calls of ``key_of``, which is faster.
 
-    >>> from workers.work.units import grid_of
-    >>> find_strips(grid_of((100,), 32, by_groups=True), (32,), (1000,), lambda at: at[0] == 31)
+    >>> from workers.work.sampling.units import grid_of
+    >>> grid = grid_of((100,), 32, by_groups=True)
+    >>> find_strips(grid, (32,), (1000,), lambda at: at[0] == 31, lambda places: None)
     ((31, 32),)
     """
     items = _items(grid, local_size)
-    marks: list[set[int]] = [set() for _ in grid.sides]
+    usual = unit_at(grid, local_size, [side * (3 + 2 * n) // 11 for n, side in enumerate(items)])
+    spans: dict[Place, set[tuple[int, int, int]]] = {}
     for dimension, value in _tried(items, scalars):
         ids = [side // 2 for side in items]
         ids[dimension] = value
         place = unit_at(grid, local_size, ids)
-        key = key_of(place)
-        if key is None:
+        spans.setdefault(place, set()).update(_spans(grid, local_size, place, dimension, value))
+    run_ahead([usual, *spans])
+    unusual = [place for place in spans if place == usual or key_of(place) != key_of(usual)]
+    run_ahead([at for place in unusual for at in _beside(grid, place, spans[place]).values()])
+    marks: list[set[int]] = [set() for _ in grid.sides]
+    for place in unusual:
+        if key_of(place) is None:
             break
-        for axis, first, last in _spans(grid, local_size, place, dimension, value):
-            marks[axis] |= _marks(place, axis, (first, last), grid.sides[axis], key_of)
+        for span in spans[place]:
+            marks[span[0]] |= _marks(grid, place, span, key_of)
     return tuple(tuple(sorted(found)) for found in marks)
 
 
-def _marks(place: Place, axis: int, span: tuple[int, int], side: int, key_of: KeyOf) -> set[int]:
+def _beside(
+    grid: Grid, place: Place, spans: Collection[tuple[int, int, int]]
+) -> dict[tuple[int, int], Place]:
+    """Return the units before and after spans, by axis and by where the span begins or ends.
+
+    They are as far from the neighbouring span's beginning as the place is from its span's.
+    """
+    return {
+        (axis, mark): (*place[:axis], at, *place[axis + 1 :])
+        for axis, first, last in spans
+        for at, mark in (
+            (place[axis] - (last + 1 - first), first),
+            (place[axis] + (last + 1 - first), last + 1),
+        )
+        if 0 <= at < grid.sides[axis]
+    }
+
+
+def _marks(grid: Grid, place: Place, span: tuple[int, int, int], key_of: KeyOf) -> set[int]:
     """Return where a span of units on an axis begins and ends, if its neighbours differ from it.
 
     A neighbour that may not run any more is taken to differ if the other one does.
     """
-    key, (first, last) = key_of(place), span
-    beside = {
-        mark: key_of((*place[:axis], at, *place[axis + 1 :]))
-        for at, mark in ((first - 1, first), (last + 1, last + 1))
-        if 0 <= at < side
-    }
+    key = key_of(place)
+    beside = {mark: key_of(at) for (_, mark), at in _beside(grid, place, (span,)).items()}
     if all(other in (None, key) for other in beside.values()):
         return set()
     return {mark for mark, other in beside.items() if other != key}
@@ -123,7 +149,7 @@ class Diagonal:
 def find_diagonal(grid: Grid, local_size: Sequence[int], key_of: KeyOf) -> Diagonal | None:
     """Return the main diagonal if its units differ from their neighbours; run an antidiagonal unit.
 
-    >>> from workers.work.units import grid_of
+    >>> from workers.work.sampling.units import grid_of
     >>> grid = grid_of((90, 90), 64, by_groups=True)
     >>> find_diagonal(grid, (8, 8), lambda place: place[0] == place[1])
     Diagonal(local_size=(8, 8))
@@ -154,18 +180,25 @@ def _items(grid: Grid, local_size: Sequence[int]) -> list[int]:
 
 
 def _tried(items: Sequence[int], scalars: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield dimensions and ids, each pair once and the likeliest ids first."""
+    """Yield dimensions and ids, each pair once and the likeliest ids first.
+
+    The first and the last id of a dimension are among them, because in a tall work-group only one
+    warp has them.
+    """
     near: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda one: (one,),
         lambda one: (one // 2,),
         lambda one: (one - 1, one + 1, one // 2 - 1),
     )
+    ends = [(axis, end) for axis, side in enumerate(items) for end in (0, side - 1)]
     tried: dict[tuple[int, int], None] = {}
     for of_scalar in near:
         for value in itertools.chain.from_iterable(map(of_scalar, scalars)):
             for dimension, side in enumerate(items):
                 if 0 <= value < side:
                     tried[dimension, value] = None
+        if len(items) > 1:
+            tried.update(dict.fromkeys(ends))
     yield from list(tried)[:_MOST_STRIPS]
 
 

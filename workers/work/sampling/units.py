@@ -27,6 +27,9 @@ units had half the error that they had with Roberts' sequence."""
 _JITTER = 1 / 64
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 8, 1024
 """Places of a sample that are computed together; twice as many each time."""
+_FEWEST_OF_WIDE = 4
+"""Units along an axis by which a part is more than a border."""
+_SHORT_SIDE = 8
 Place = tuple[int, ...]
 """A unit's coordinates along ``Grid.sides``."""
 
@@ -151,6 +154,20 @@ class Box:
         """Whether the unit at ``place`` is in the box."""
         return all(
             low <= at < high for low, at, high in zip(self.low, place, self.high, strict=True)
+        )
+
+    def is_wide(self, grid: Grid) -> bool:
+        """Whether the box has several units along each long axis, or spans it.
+
+        A sample has units everywhere on a short axis, such as the warps of a group.
+
+        >>> grid = grid_of((100, 2), 32, by_groups=True)
+        >>> [Box(low=(0, 0, 0), high=(high, 1, 1)).is_wide(grid) for high in (3, 4)]
+        [False, True]
+        """
+        return all(
+            side <= _SHORT_SIDE or high - low >= _FEWEST_OF_WIDE
+            for low, high, side in zip(self.low, self.high, grid.sides, strict=True)
         )
 
     def samples(self) -> Iterator[Place]:

@@ -1,0 +1,175 @@
+"""Launches in which a few work-items, at regular distances, do the work: right, or a large error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from llmperf_common.features.work import Work
+from tests.support.factories.launch_factory import kernel_of, launch_of
+from workers.work.counting import CountedLaunch, count_launches
+from workers.work.opencl_virtual import OpenclVirtualDevice
+
+pytestmark = pytest.mark.opencl
+
+XY = "int x = get_global_id(0), y = get_global_id(1);"
+SOURCES = {
+    "tree": """__kernel void k(__global float *a, int s) {
+        int i = get_global_id(0); if (i % (2 * s) == 0) a[i] += a[i + s]; }""",
+    "prefix_of_rows": """__kernel void k(__global float *a, int w) {
+        int i = get_global_id(0); int x = i % w, y = i / w;
+        if (x == 0) { for (int j = 1; j < w; ++j) a[y * w + j] += a[y * w + j - 1]; } }""",
+    "leaders": """__kernel void k(__global float *a, __global float *o, int seg) {
+        int i = get_global_id(0);
+        if (i % seg == 0) { float s = 0; for (int j = 0; j < seg; ++j) { s += a[i + j]; }
+                            o[i / seg] = s; } }""",
+    "corners_of_tiles": f"""__kernel void k(__global float *a, int w, int t) {{ {XY}
+        if (y % t == 0 && x % t == 0)
+            for (int j = 0; j < t; ++j) for (int q = 0; q < t; ++q)
+                a[(y + j) * w + x + q] += 1.5f; }}""",
+    "rows_of_tiles": f"""__kernel void k(__global float *a, int w) {{ {XY}
+        if (y % 512 == 0) for (int j = 0; j < 100; ++j) a[y * w + x] += 1.5f; }}""",
+    "two_windows": """__kernel void k(__global float *a, int n) {
+        int i = get_global_id(0);
+        if (i < 64 || (i >= n / 3 && i < n / 3 + 640))
+            for (int j = 0; j < 100; ++j) a[i] += 1.5f; }""",
+    "corners": f"""__kernel void k(__global float *a, int w) {{ {XY}
+        if ((x == 0 || x == w - 1) && (y == 0 || y == w - 1))
+            for (int j = 0; j < 1000; ++j) a[y * w + x] += 1.5f * j; }}""",
+    "tiles_of_groups": """__kernel void k(__global const float *a, __global float *o, int t) {
+        __local float s[256]; int l = get_local_id(0), g = get_group_id(0);
+        s[l] = a[get_global_id(0)]; barrier(1);
+        if (g % t == 0) { for (int j = 0; j < 256; ++j) s[l] += a[j]; }
+        o[get_global_id(0)] = s[l]; }""",
+    "border": f"""__kernel void k(__global float *a, int w) {{ {XY}
+        if (y == 0 || y == w - 1 || x == 0 || x == w - 1) a[y * w + x] = 0.5f * a[y * w + x]; }}""",
+    "border_of_tiles": f"""__kernel void k(__global float *a, int w) {{ {XY}
+        __local float t[256]; t[get_local_id(1) * 16 + get_local_id(0)] = a[y * w + x]; barrier(1);
+        if (y == 0 || y == w - 1 || x == 0 || x == w - 1)
+            a[y * w + x] = t[get_local_id(0) * 16 + get_local_id(1)]; }}""",
+    "faces": """__kernel void k(__global float *a, int n) {
+        int x = get_global_id(0), y = get_global_id(1), z = get_global_id(2);
+        if (x == 0 || y == 0 || z == 0 || x == n - 1 || y == n - 1 || z == n - 1)
+            a[(z * n + y) * n + x] = 0.0f; }""",
+}
+COUNTS = ("fp32_ops", "int_ops", "global_loads", "global_stores", "local_loads", "active_items")
+MEGA = 2**20
+Sizes = tuple[int, ...]
+
+
+def counts(
+    device: OpenclVirtualDevice,
+    source: str,
+    global_size: Sizes,
+    local_size: Sizes,
+    scalars: Mapping[str, int],
+) -> tuple[CountedLaunch, Work]:
+    kernel = kernel_of(source)
+    config = launch_of(kernel, global_size, local_size, scalars=scalars, elements=2**23, seed=3)
+    (launch,) = count_launches(kernel, [config], device)
+    assert isinstance(launch.outcome, Work), launch.outcome
+    assert not launch.outcome.is_exact
+    return launch, launch.outcome
+
+
+def true_counts(
+    device: OpenclVirtualDevice, source: str, sides: Sizes, local: Sizes, scalars: Mapping[str, int]
+) -> tuple[CountedLaunch, Work]:
+    kernel = kernel_of(source)
+    config = launch_of(kernel, sides, local, scalars=scalars, elements=2**23, seed=3)
+    (launch,) = count_launches(kernel, [config], device, everything=True, time_ns=1e13)
+    assert isinstance(launch.outcome, Work), launch.outcome
+    return launch, launch.outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "sides", "local", "scalars"),
+    [
+        ("tree", (MEGA // 4,), (128,), {"s": 2**14}),
+        ("tree", (MEGA // 16,), (64,), {"s": 2**12}),
+        ("prefix_of_rows", (MEGA,), (64,), {"w": 2**14}),
+        ("leaders", (MEGA,), (64,), {"seg": 2**16}),
+        ("corners_of_tiles", (1024, 1024), (32, 8), {"w": 1024, "t": 128}),
+        ("rows_of_tiles", (2048, 2048), (16, 16), {"w": 2048}),
+        ("two_windows", (MEGA,), (64,), {"n": MEGA}),
+        ("corners", (512, 512), (16, 16), {"w": 512}),
+        ("tiles_of_groups", (2**16,), (256,), {"t": 32}),
+    ],
+)
+def test_counts_are_right_or_the_error_is_large(
+    virtual_device: OpenclVirtualDevice,
+    name: str,
+    sides: Sizes,
+    local: Sizes,
+    scalars: dict[str, int],
+) -> None:
+    _, work = counts(virtual_device, SOURCES[name], sides, local, scalars)
+    if work.relative_error < 1:
+        _, truth = true_counts(virtual_device, SOURCES[name], sides, local, scalars)
+        for one in COUNTS:
+            assert getattr(work, one) == pytest.approx(getattr(truth, one), rel=0.1), one
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "dims", "local"),
+    [
+        ("border", 1024, 2, (16, 16)),
+        ("border", 1024, 2, (64, 4)),
+        ("border", 4096, 2, (16, 16)),
+        ("border_of_tiles", 512, 2, (16, 16)),
+        ("faces", 128, 3, (8, 8, 4)),
+    ],
+)
+def test_borders_are_counted_in_each_dimension(
+    virtual_device: OpenclVirtualDevice, name: str, side: int, dims: int, local: Sizes
+) -> None:
+    scalars = {"w" if dims == 2 else "n": side}
+    _, work = counts(virtual_device, SOURCES[name], (side,) * dims, local, scalars)
+    truth = side**dims - (side - 2) ** dims
+    likely = 2 * work.relative_error * truth
+    assert work.global_stores == pytest.approx(truth, abs=max(likely, 0.02 * truth))
+    assert work.active_items == pytest.approx(truth, abs=max(likely, 0.02 * truth))
+
+
+def test_a_border_of_an_unusual_width(virtual_device: OpenclVirtualDevice) -> None:
+    _, work = counts(virtual_device, SOURCES["border"], (352, 672), (16, 32), {"w": 352})
+    truth = 2 * 672 + 2 * 350  # x is 0 or 351, or y is 0 or 351
+    assert work.global_stores == pytest.approx(truth, rel=0.05) or work.relative_error >= 0.5
+
+
+def test_a_guard_that_leaves_most_work_items_idle_has_no_error(
+    virtual_device: OpenclVirtualDevice,
+) -> None:
+    source = """__kernel void k(__global float *a, int n) {
+        int i = get_global_id(0); if (i < n) a[i] *= 2.5f; }"""
+    for limit in (1000, 300_000):
+        _, work = counts(virtual_device, source, (MEGA,), (64,), {"n": limit})
+        assert work.global_stores == pytest.approx(limit, rel=0.01)
+        assert work.relative_error < 0.1
+
+
+@pytest.mark.parametrize(
+    ("source", "scalars"),
+    [
+        (SOURCES["tree"], {"s": 2**16}),
+        (
+            """__kernel void k(__global const float *a, __global float *o, int seg) {
+                int i = get_global_id(0); if (i % seg == 0) o[2 * i + seg] = a[i]; }""",
+            {"seg": 2**16},
+        ),
+        (
+            """__kernel void k(__global const float *a, __global float *o, int seg) {
+                int i = get_global_id(0);
+                o[i] = a[i]; if ((i & (seg - 1)) == seg / 2) o[i + 2 * seg] = 1; }""",
+            {"seg": 2**17},
+        ),
+    ],
+)
+def test_ranges_of_a_sample_that_misses_such_work_items_are_not_complete(
+    virtual_device: OpenclVirtualDevice, source: str, scalars: dict[str, int]
+) -> None:
+    launch, _ = counts(virtual_device, source, (MEGA,), (64,), scalars)
+    truth, _ = true_counts(virtual_device, source, (MEGA,), (64,), scalars)
+    if launch.is_covered:
+        assert launch.ranges == truth.ranges
