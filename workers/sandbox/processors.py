@@ -13,7 +13,7 @@ from pathlib import Path
 FEWEST_PROCESSORS = 8
 """Fewest processors of a host on which some are set aside for timing. A smaller host needs all for
 the children that prepare tasks."""
-SET_ASIDE = 4
+SET_ASIDE = 3
 """Number of processors that are set aside: for the child that times, the child that loads, and the
 collector's threads."""
 
