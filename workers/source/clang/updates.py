@@ -34,8 +34,9 @@ _READS = frozenset(f"{prefix}{name}" for prefix in ATOMIC_PREFIXES for name in (
 _BOUNDS = frozenset(f"{prefix}{name}" for prefix in ATOMIC_PREFIXES for name in ("min", "max"))
 _OUTER = frozenset({Space.GLOBAL, Space.LOCAL, Space.CONSTANT})
 _OPAQUE = frozenset({TypeClass.IMAGE, TypeClass.PIPE})
-_MOST_UPDATES, _MOST_ROUNDS = 64, 8
-"""Limits of the analysis. Beyond them, an update is taken to decide other work."""
+_MOST_NODES, _MOST_ROUNDS = 2**19, 8
+"""Limits of the analysis: nodes that it follows, for all updates together (some seconds), and rounds
+for one update. Beyond them, an update is taken to decide other work."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +125,9 @@ def decides_work(
     if not updates:
         return False
     code = _Code(source, kernel, functions)
-    return len(updates) > _MOST_UPDATES or any(_decides(code, one, follow) for one in updates)
+    return len(updates) * code.size > _MOST_NODES or any(
+        _decides(code, one, follow) for one in updates
+    )
 
 
 def _decides(code: _Code, update: Node, follow: Callable[[Node, Dependent], Followed]) -> bool:
@@ -163,6 +166,11 @@ class _Code:
             for node in walk(one.body)
             for child in node.children
         }
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return len(self._parents)
 
     def decided(self, function: Function, condition: Node) -> list[Node]:
         """Return the code that runs, is skipped or is repeated because of a condition."""

@@ -143,4 +143,4 @@ def test_a_helper_decides_its_own_update(helper: str, body: str) -> None:
 def test_many_updates_are_taken_to_decide_other_work() -> None:
     one = "if (atomic_max(c, g) < g) x = 1; "
     assert not is_decided(f"int x = 0; {one * 8} o[g] = x;")
-    assert is_decided(f"int x = 0; {one * 100} o[g] = x;")
+    assert is_decided(f"int x = 0; {one * 400} o[g] = x;")
