@@ -19,7 +19,7 @@ from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel, LaunchConfig
 from workers.analysis.copy.rewriter import UnresolvedError
 from workers.device.interface import AccessRange, DeviceFailure
-from workers.source.clang.influence import Origin
+from workers.source.clang.flow import Origin
 from workers.work.counted_copy import CountedCopy, counted_copy
 from workers.work.estimate import estimate, misses_accesses
 from workers.work.launch import KERNEL_NS, KernelBudget, UncountedError, VirtualLaunch

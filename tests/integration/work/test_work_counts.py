@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from llmperf_common.failures import Failure
 from llmperf_common.features.work import Work
 from llmperf_common.records import ArgumentKind, Kernel, LaunchArgument, LaunchConfig, Strategy
 from tests.support.reading import kernels_from_source
@@ -42,7 +43,10 @@ SECTOR_FLOATS = 8
 IRREGULAR_KERNELS = {"syrk_grid"}
 """Beside those whose contents decide: a triangle."""
 
-SIDE_KERNELS = read_side_files()
+DECIDED_BY_ATOMICS = {"bfs_frontier"}
+"""Kernels without counts: an atomic minimum decides whether they do more."""
+
+SIDE_KERNELS = tuple(one for one in read_side_files() if one.name not in DECIDED_BY_ATOMICS)
 each_eighth_quickly = pytest.mark.parametrize(
     "side",
     [
@@ -73,6 +77,22 @@ def test_all_work_items_give_the_hand_formulas_exactly(
         assert not work.relative_error
         truth = true_work(kernel, side, launch, config)
         assert {name: getattr(work, name) for name in truth} == truth, launch
+
+
+@pytest.mark.parametrize(
+    "side",
+    [one for one in read_side_files() if one.name in DECIDED_BY_ATOMICS],
+    ids=lambda side: side.name,
+)
+def test_kernels_that_atomics_decide_have_a_reason(
+    side: SideKernel, virtual_device: OpenclVirtualDevice
+) -> None:
+    kernel = kernel_of(side)
+    launches = random_launches(side, count=NUM_EXACT, seed=11, ranges=EXACT_RANGES)
+    configs = [config_of(kernel, side, one, seed=7 + n) for n, one in enumerate(launches)]
+    for work in count_kernel(kernel, configs, virtual_device):
+        assert isinstance(work, Failure)
+        assert "results of atomic operations" in work.detail
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,24 @@ QUEUE = """__kernel void take(__global const float *a, __global float *out,
     uint t;
     while ((t = atomic_inc(queue)) < total) out[t] = a[t] * 2.0f + 1.0f;
 }"""
+EXCHANGED_QUEUE = """__kernel void work_queue(volatile __global int *head,
+        __global const float *a, __global float *o, int total) {
+    for (;;) {
+        int h;
+        do { h = *head; if (h >= total) return; } while (atomic_cmpxchg(head, h, h + 1) != h);
+        o[h] = a[h] * 2.5f;
+    }
+}"""
+WINNER = """__kernel void argmax(__global const int *p, volatile __global int *best,
+                                 __global int *bp) {
+    int i = get_global_id(0), c = p[i * 16];
+    if (atomic_max(best, c) < c) { for (int j = 0; j < 16; ++j) bp[j] = p[i * 16 + j]; }
+}"""
+FLOAT_SUM = """__kernel void sum(__global const float *a, volatile __global int *p) {
+    int old, new;
+    do { old = *p; new = as_int(as_float(old) + a[get_global_id(0)]); }
+    while (atomic_cmpxchg(p, old, new) != old);
+}"""
 APPEND = """__kernel void append(__global const float *p, volatile __global int *c,
                                   __global float *o) {
     int g = get_global_id(0);
@@ -53,12 +71,21 @@ def counted(device: OpenclVirtualDevice, source: str, *sizes: int) -> list[Count
     return list(count_launches(kernel, configs_of(kernel, *sizes), device))
 
 
-def test_a_queue_that_work_items_share_is_not_counted(virtual_device: OpenclVirtualDevice) -> None:
+@pytest.mark.parametrize("source", [QUEUE, EXCHANGED_QUEUE, WINNER])
+def test_a_queue_that_work_items_share_is_not_counted(
+    virtual_device: OpenclVirtualDevice, source: str
+) -> None:
     """Each work-item was counted as if it did all the work, with an error of 0."""
-    for one in counted(virtual_device, QUEUE, 256, 4096):
+    for one in counted(virtual_device, source, 256, 4096):
         assert isinstance(one.outcome, Failure)
         assert "atomic" in one.outcome.detail
         assert not one.is_covered
+
+
+def test_a_sum_by_compare_and_exchange_is_counted(virtual_device: OpenclVirtualDevice) -> None:
+    for one, size in zip(counted(virtual_device, FLOAT_SUM, 256, 4096), (256, 4096), strict=True):
+        assert isinstance(one.outcome, Work)
+        assert one.outcome.global_atomics == size
 
 
 def test_a_list_that_work_items_append_to_is_counted_without_its_reach(

@@ -40,7 +40,6 @@ FIELDS = {
 """Maps keys of the side file to fields of ``Work``. A key that is missing in a side file means 0,
 unless ``_DATA_DECIDES`` has it."""
 _DATA_DECIDES = {
-    "bfs_frontier": {"atomics"},
     "mandelbrot": {"fp32"},
     "peak_cmpxchg": {"atomics"},
     "ray_spheres": {"loads", "load_bytes"},

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from workers.source.clang.influence import Influence, Origin, influence_of
+from workers.source.clang.flow import Origin
+from workers.source.clang.influence import Influence, influence_of
 from workers.source.clang.parse import parse
 
 HEAD = "__kernel void k(__global const float *a, __global float *o, volatile __global int *c, int n, __local float *t)"
@@ -74,20 +75,6 @@ def test_results_as_indices_or_values_decide_no_branch(body: str, appended: set[
     assert found.branches == Origin.NOTHING
     assert found.appended == appended
     assert bool(found.indices & Origin.ATOMIC) == bool(appended)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "int old, sum; do { old = c[0]; sum = old + 1; } while (atomic_cmpxchg(c, old, sum) != old);",
-        "int old = c[0], seen; do { seen = old; old = atomic_cmpxchg(c, seen, seen + 1); } while (seen != old);",
-        "if (atomic_min(&c[g], n) > n) o[g] = 1;",
-        "if (atomic_or(c, 0) > n) o[g] = 1;",
-        "int old = n; while ((old = atomic_xchg(c, atomic_xchg(c, 0) + old)) != 0);",
-    ],
-)
-def test_a_work_item_that_repeats_its_own_update_is_not_followed(body: str) -> None:
-    assert influence(body).branches == Origin.NOTHING
 
 
 @pytest.mark.parametrize(
