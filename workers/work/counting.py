@@ -21,7 +21,7 @@ from workers.analysis.copy.rewriter import UnresolvedError
 from workers.device.interface import AccessRange, DeviceFailure
 from workers.source.clang.flow import Origin
 from workers.work.counted_copy import CountedCopy, counted_copy
-from workers.work.estimate import estimate, misses_accesses
+from workers.work.estimate import estimate
 from workers.work.launch import KERNEL_NS, KernelBudget, UncountedError, VirtualLaunch
 from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
 from workers.work.sampling.units import Grid, grid_of
@@ -43,8 +43,8 @@ class CountedLaunch:
     ``ranges``: one range for each pointer argument that is accessed, also the ``__local`` ones. It
     begins at or before the argument's start, and holds the accesses of the work-items that have
     run. ``is_covered``: the ranges say how far the launch reaches. The work-items are a sample with
-    the first and the last unit of the launch, no code with accesses ran only in a border of the
-    launch, and no result of an atomic operation decides where they access memory.
+    the first and the last unit of the launch, no code with accesses ran only in narrow parts of
+    the launch (without the last unit), and no result of an atomic operation decides where they access memory.
     """
 
     outcome: Work | Failure
@@ -156,7 +156,7 @@ class _Running:
             return CountedLaunch(outcome=_failure(_DECIDED_BY_ATOMICS), ranges=self._ranges(launch))
         work = estimate(self.copy, sample, without_barriers=self.is_unsure)
         is_appending = bool(self._origins.indices & Origin.ATOMIC)
-        is_sampled_well = launch.has_run_ends and not misses_accesses(self.copy, sample)
+        is_sampled_well = launch.has_run_all_code(sample)
         is_covered = is_sampled_well and not self.is_unsure and not is_appending
         return CountedLaunch(outcome=work, ranges=self._ranges(launch), is_covered=is_covered)
 

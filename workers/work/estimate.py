@@ -43,6 +43,9 @@ _LARGEST_ERROR = 10.0
 """Maximum relative error that is reported. A larger error says no more."""
 _ROUNDING = 1e-9
 """Relative error of a sum of weights, which are rounded."""
+_FEW, _LEAST_SPREAD = 4, 0.5
+"""Units of a part that prove little if they are equal; the standard deviation, as a share of their
+mean, that is assumed then."""
 _SHARED = 4
 """Number of sampled units. If so many access one address atomically, all units of the launch are
 assumed to access this address."""
@@ -308,12 +311,13 @@ def _global_accesses(copy: CountedCopy) -> _Floats:
     return tallies["global_loads"] + tallies["global_stores"] + tallies["global_atomics"]
 
 
-def misses_accesses(copy: CountedCopy, sample: Sample) -> bool:
+def misses_accesses(copy: CountedCopy, sample: Sample, last: UnitCounts) -> bool:
     """Whether code with accesses to global memory ran only in units that are not typical.
 
-    Units that did not run may execute it, too, with other addresses.
+    Units that did not run may execute it, too, with other addresses. If the ``last`` unit of the
+    launch ran it, the others are taken to access lower addresses.
     """
-    missed = sample.unseen & (_global_accesses(copy) > 0)
+    missed = sample.unseen & (_global_accesses(copy) > 0) & ~last.rows.any(axis=0)
     if sample.is_exact or not missed.any():
         return False
     return bool(sample.executed[:, missed].any()) or any(
@@ -335,7 +339,8 @@ def _relative_error(copy: CountedCopy, sample: Sample) -> float:
 def _standard_error(sample: Sample, of_blocks: _Floats) -> float:
     """Return the relative standard error of a sum as if each part were sampled at random.
 
-    Our samples are evenly spread, and their error is no larger.
+    Our samples are evenly spread, and their error is no larger. But fewer than ``_FEW`` equal units
+    prove little: their spread is assumed to be at least ``_LEAST_SPREAD`` of their mean.
     """
     of_units = sample.executed @ of_blocks
     total = float(sample.weights @ of_units)
@@ -347,6 +352,8 @@ def _standard_error(sample: Sample, of_blocks: _Floats) -> float:
         count, units = int(is_here.sum()), float(sample.weights[is_here].sum())
         # One unit says nothing about the spread: assume an error as large as its value.
         spread = of_units[is_here].var(ddof=1) if count > 1 else of_units[is_here][0] ** 2
+        if count < _FEW:
+            spread = max(spread, (_LEAST_SPREAD * of_units[is_here].mean()) ** 2)
         variance += units**2 * float(spread) / count * max(0.0, 1 - count / units)
     return float(np.sqrt(variance)) / total
 
@@ -354,8 +361,8 @@ def _standard_error(sample: Sample, of_blocks: _Floats) -> float:
 def _unseen_error(copy: CountedCopy, sample: Sample, of_blocks: _Floats) -> float:
     """Return the error due to blocks that no work-item of a typical part has executed.
 
-    Assumes for each part that one unit in n executes these blocks, if n units of the part ran. A
-    work-item executes them once, or as often as in other units that executed them. The result is
+    Assumes for each part in which no unit executed such a block that one unit in n does, if n units
+    of the part ran. A work-item executes them once, or as often as in other units that executed them. The result is
     relative to what was counted. It is 1 if nothing was counted, and at least 1 if no store was
     counted, but such a block has one. ``of_blocks``: the work or the accesses in one execution of each block.
     """
@@ -367,15 +374,17 @@ def _unseen_error(copy: CountedCopy, sample: Sample, of_blocks: _Floats) -> floa
     times = np.maximum(1.0, (sample.executed / sample.lanes[:, np.newaxis]).max(axis=0))
     for one in sample.others:
         times = np.maximum(times, one.rows.mean(axis=0))
-    items = 0.0
+    items = np.zeros_like(of_blocks)
     for number in np.unique(sample.strata):
         is_here = sample.strata == number
         count, units = int(is_here.sum()), float(sample.weights[is_here].sum())
         if count < units * (1 - _ROUNDING):
-            items += float(sample.weights[is_here] @ sample.lanes[is_here]) / count
+            ran_here = sample.executed[is_here].any(axis=0)
+            items[~ran_here] += float(sample.weights[is_here] @ sample.lanes[is_here]) / count
     per_block = sample.weights @ sample.executed
-    unseen, seen = items * float((of_blocks * times)[is_unseen].sum()), float(per_block @ of_blocks)
+    unseen = float((items * of_blocks * times)[is_unseen].sum())
+    seen = float(per_block @ of_blocks)
     error = unseen / seen if seen else float(unseen > 0)
-    if items and writes[is_unseen].any() and not per_block @ writes:
+    if (items * writes)[is_unseen].any() and not per_block @ writes:
         error = max(1.0, error)
     return error

@@ -16,7 +16,14 @@ from llmperf_common.records import LaunchConfig
 from workers.device.interface import AccessRange, DeviceFailure
 from workers.work import reuse
 from workers.work.counted_copy import CountedCopy
-from workers.work.estimate import Sample, UnitCounts, block_bytes, block_costs, block_ns
+from workers.work.estimate import (
+    Sample,
+    UnitCounts,
+    block_bytes,
+    block_costs,
+    block_ns,
+    misses_accesses,
+)
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
 from workers.work.sampling.cuts import KeyOf, boxes, find_cuts, find_layers, sampled
 from workers.work.sampling.strips import Diagonal, find_diagonal, find_strips
@@ -56,7 +63,7 @@ _HEAVY_NS = 2e6
 KERNEL_NS = 7e8
 """Maximum estimated time of all launches of a kernel, in ns."""
 _OF_GROUP = 4
-"""Factor on the time of work-groups: their copy is not optimised, and work-items wait for each
+"""Factor on the time of copies that are not optimised; in most of them work-items wait for each
 other."""
 _TURN_NS = 50
 """Estimated time of a loop iteration, in ns. It counts for a run whose loops were cut off, because
@@ -103,7 +110,7 @@ class VirtualLaunch:
         self._accessed: dict[Place, float] = {}
         self._bytes_of_blocks = block_bytes(copy)
         self._work_of_blocks = 1 + block_costs(copy)
-        self._ns_of_blocks = block_ns(copy) * (_OF_GROUP if copy.is_grouped else 1)
+        self._ns_of_blocks = block_ns(copy) * (1 if copy.is_optimised else _OF_GROUP)
         self._num_for_strips = 0
         self._diagonal: Diagonal | None = None
         self._left = _LAUNCH_NS
@@ -126,10 +133,14 @@ class VirtualLaunch:
         """Run a few units of each part of the launch; raises UncountedError."""
         return self._fair_sample(most=_FEW_UNITS)
 
-    @property
-    def has_run_ends(self) -> bool:
-        """Whether the first and the last unit have run; heavy launches leave them out."""
-        return all(place in self._runs for place in self._ends)
+    def has_run_all_code(self, sample: Sample) -> bool:
+        """Whether the first and the last unit have run, and code with accesses is not rare.
+
+        Heavy launches leave out these units.
+        """
+        if not all(place in self._runs for place in self._ends):
+            return False
+        return not misses_accesses(self._copy, sample, self._runs[self._ends[-1]])
 
     @property
     def _ends(self) -> list[Place]:
@@ -230,7 +241,7 @@ class VirtualLaunch:
 
     def _of_parts(self, parts: Sequence[Box], most: int) -> list[Place]:
         """Run units of all parts, and more units of parts that are large or whose units differ."""
-        most = max(len(parts), most + self._num_for_strips - len(self._runs))
+        most = max(2 * len(parts), most + self._num_for_strips - len(self._runs))
         few = min(most, max(len(parts), min(most // 2, _FEW_EACH * len(parts))))
         places = self._run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
         if few == most:

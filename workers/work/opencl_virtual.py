@@ -46,9 +46,6 @@ from workers.work.sampling.units import Unit
 
 _LAST_EPOCH = 2**16 - 1
 _GROUPS_PER_WAIT = 16
-_MOST_OPTIMISED = 100
-"""Maximum basic blocks of an optimised copy. PoCL optimised a copy of 319 blocks for 8 s; without
-optimisation the copy is built in 1 s, and the launches for 68 configs take 1 s more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +85,7 @@ class OpenclVirtualDevice:
         words = [word for word in kernel.build_options.split() if word.startswith("-cl-std=")]
         words.append(f"-DLP_DOUBLES={int(any(_has_doubles(one) for one in arguments))}")
         words.append(f"-DLP_LEAVES={int(any(one.leaves for one in arguments))}")
-        # A group's work-items share counters, so a compiler must not run them in parallel.
-        if copy.is_grouped or len(copy.blocks) > _MOST_OPTIMISED:
+        if not copy.is_optimised:
             words.append("-cl-opt-disable")
         program = build_copy(self._context, self._cl_device, copy.source, " ".join(words))
         with cl_errors(Stage.PROBE, waiting=True):

@@ -108,7 +108,8 @@ def test_counts_are_right_or_the_error_is_large(
     if work.relative_error < 1:
         _, truth = true_counts(virtual_device, SOURCES[name], sides, local, scalars)
         for one in COUNTS:
-            assert getattr(work, one) == pytest.approx(getattr(truth, one), rel=0.1), one
+            likely = max(0.1, 2 * work.relative_error)
+            assert getattr(work, one) == pytest.approx(getattr(truth, one), rel=likely), one
 
 
 @pytest.mark.parametrize(
@@ -143,10 +144,41 @@ def test_a_guard_that_leaves_most_work_items_idle_has_no_error(
 ) -> None:
     source = """__kernel void k(__global float *a, int n) {
         int i = get_global_id(0); if (i < n) a[i] *= 2.5f; }"""
-    for limit in (1000, 300_000):
-        _, work = counts(virtual_device, source, (MEGA,), (64,), {"n": limit})
+    for limit in (100, 128, 129, 1000, 300_000):
+        launch, work = counts(virtual_device, source, (MEGA,), (64,), {"n": limit})
         assert work.global_stores == pytest.approx(limit, rel=0.01)
         assert work.relative_error < 0.1
+        assert launch.is_covered
+
+
+def test_a_border_with_code_of_its_own_has_a_small_error(
+    virtual_device: OpenclVirtualDevice,
+) -> None:
+    source = f"""__kernel void k(__global const float *a, __global float *b, int w, int h) {{ {XY}
+        int p = y * w + x;
+        if (y == 0) b[p] = a[p + w]; else if (y == h - 1) b[p] = a[p - w];
+        else if (x == 0) b[p] = a[p + 1]; else if (x == w - 1) b[p] = a[p - 1];
+        else b[p] = a[p] * 0.5f; }}"""
+    _, work = counts(virtual_device, source, (512, 512), (16, 16), {"w": 512, "h": 512})
+    assert work.fp32_ops == pytest.approx(510 * 510)
+    assert work.relative_error < 0.6
+
+
+def test_the_first_groups_of_a_heavy_launch_are_not_at_its_edge(
+    virtual_device: OpenclVirtualDevice,
+) -> None:
+    source = f"""__kernel void k(__global const float *a, __global float *o, int n) {{ {XY}
+        __local float s[256], t[256]; int l = get_local_id(0), m = get_local_id(1); float r = 0;
+        for (int q = 0; q < n; q += 16) {{
+            s[m * 16 + l] = y < n && q + l < n ? a[y * n + q + l] : 0;
+            t[m * 16 + l] = x < n && q + m < n ? a[(q + m) * n + x] : 0;
+            barrier(1);
+            for (int k = 0; k < 16; ++k) r += s[m * 16 + k] * t[k * 16 + l];
+            barrier(1);
+        }}
+        if (x < n && y < n) o[y * n + x] = r; }}"""
+    _, work = counts(virtual_device, source, (128, 128), (16, 16), {"n": 120})
+    assert work.global_stores == pytest.approx(120 * 120, rel=max(0.15, 2 * work.relative_error))
 
 
 @pytest.mark.parametrize(

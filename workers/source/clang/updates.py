@@ -34,9 +34,9 @@ _READS = frozenset(f"{prefix}{name}" for prefix in ATOMIC_PREFIXES for name in (
 _BOUNDS = frozenset(f"{prefix}{name}" for prefix in ATOMIC_PREFIXES for name in ("min", "max"))
 _OUTER = frozenset({Space.GLOBAL, Space.LOCAL, Space.CONSTANT})
 _OPAQUE = frozenset({TypeClass.IMAGE, TypeClass.PIPE})
-_MOST_NODES, _MOST_ROUNDS = 2**19, 8
-"""Limits of the analysis: nodes that it follows, for all updates together (some seconds), and rounds
-for one update. Beyond them, an update is taken to decide other work."""
+_MOST_NODES, _MOST_VISITS, _MOST_ROUNDS = 2**19, 2**20, 8
+"""Limits of the analysis: nodes that it follows and visits, for all updates together (about a second
+each), and rounds for one update. Beyond them, an update is taken to decide other work."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,9 +125,12 @@ def decides_work(
     if not updates:
         return False
     code = _Code(source, kernel, functions)
-    return len(updates) * code.size > _MOST_NODES or any(
-        _decides(code, one, follow) for one in updates
-    )
+    try:
+        return len(updates) * code.size > _MOST_NODES or any(
+            _decides(code, one, follow) for one in updates
+        )
+    except _TooManyVisitsError:
+        return True
 
 
 def _decides(code: _Code, update: Node, follow: Callable[[Node, Dependent], Followed]) -> bool:
@@ -137,11 +140,11 @@ def _decides(code: _Code, update: Node, follow: Callable[[Node, Dependent], Foll
         followed = follow(update, known)
         if not followed.is_complete or (followed.is_address and is_exchange(update)):
             return True
-        decided = [
-            (function, piece)
+        decided = {
+            id(piece): (function, piece)
             for function, condition in followed.conditions
             for piece in code.decided(function, condition)
-        ]
+        }.values()
         check = _Check(code, update, followed, [piece for _, piece in decided])
         if not all(check.is_harmless(piece) for _, piece in decided):
             return True
@@ -152,8 +155,12 @@ def _decides(code: _Code, update: Node, follow: Callable[[Node, Dependent], Foll
     return True
 
 
+class _TooManyVisitsError(Exception):
+    """The analysis has visited more nodes than it may."""
+
+
 class _Code:
-    """The functions of a kernel, with the parent of each node."""
+    """The functions of a kernel, with the parent of each node; counts the nodes that are visited."""
 
     def __init__(
         self, source: ParsedSource, kernel: Function, functions: Sequence[Function]
@@ -166,6 +173,7 @@ class _Code:
             for node in walk(one.body)
             for child in node.children
         }
+        self._num_visits = 0
 
     @property
     def size(self) -> int:
@@ -181,10 +189,11 @@ class _Code:
         pieces: dict[int, Node] = {}
         while decided:
             piece = decided.pop()
+            self._count_visit()
             if id(piece) in pieces:
                 continue
             pieces[id(piece)] = piece
-            for jump in walk(piece):
+            for jump in self._visited(piece):
                 if jump.kind is NodeKind.RETURN:
                     decided += self._after(jump)
                 elif jump.kind is NodeKind.JUMP and jump.children:
@@ -192,6 +201,16 @@ class _Code:
                 elif jump.kind is NodeKind.JUMP:
                     decided += self._left(jump, condition)
         return list(pieces.values())
+
+    def _visited(self, start: Node) -> Iterator[Node]:
+        for node in walk(start):
+            self._count_visit()
+            yield node
+
+    def _count_visit(self) -> None:
+        self._num_visits += 1
+        if self._num_visits > _MOST_VISITS:
+            raise _TooManyVisitsError
 
     def _above(self, node: Node) -> Iterator[tuple[Node, Node]]:
         while (parent := self._parents.get(id(node))) is not None:
@@ -213,7 +232,7 @@ class _Code:
             if parent is condition:
                 condition = parent.children[0]
             if parent.kind in LOOP_KINDS:
-                if any(one is condition for one in walk(parent)):
+                if any(one is condition for one in self._visited(parent)):
                     yield parent
                 return
 
@@ -221,7 +240,7 @@ class _Code:
         """Yield all nodes of some code and of the functions that it calls."""
         queue, seen = [start], set[str]()
         while queue:
-            for node in walk(queue.pop()):
+            for node in self._visited(queue.pop()):
                 yield node
                 callee = self.callee(node)
                 if callee is not None and callee.key not in seen:
@@ -263,7 +282,7 @@ class _Code:
 
     def note_writes(self, piece: Node, function: Function, known: Dependent) -> None:
         """Note what some code writes, and whether the function may return in it."""
-        if any(one.kind is NodeKind.RETURN for one in walk(piece)):
+        if any(one.kind is NodeKind.RETURN for one in self._visited(piece)):
             known.results.add(function.key)
         for one in self.reached(piece):
             place = _written(one)

@@ -27,9 +27,11 @@ units had half the error that they had with Roberts' sequence."""
 _JITTER = 1 / 64
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 8, 1024
 """Places of a sample that are computed together; twice as many each time."""
-_FEWEST_OF_WIDE = 4
-"""Units along an axis by which a part is more than a border."""
+_FEWEST_OF_WIDE = 3
+"""Units along an axis by which a part is more than a border. The unit before a cut is a part of its
+own, so a guard has to leave four units active."""
 _SHORT_SIDE = 8
+"""Maximum units of a short axis."""
 Place = tuple[int, ...]
 """A unit's coordinates along ``Grid.sides``."""
 
@@ -162,7 +164,7 @@ class Box:
         A sample has units everywhere on a short axis, such as the warps of a group.
 
         >>> grid = grid_of((100, 2), 32, by_groups=True)
-        >>> [Box(low=(0, 0, 0), high=(high, 1, 1)).is_wide(grid) for high in (3, 4)]
+        >>> [Box(low=(0, 0, 0), high=(high, 1, 1)).is_wide(grid) for high in (2, 3)]
         [False, True]
         """
         return all(
@@ -176,7 +178,7 @@ class Box:
         moving = [axis for axis, side in enumerate(sides) if side > 1]
         done, at_once = 0, _FIRST_AT_ONCE
         while True:
-            numbers = np.arange(done + 1, done + at_once + 1)
+            numbers = np.arange(done, done + at_once)
             places = np.tile(np.array(self.low, dtype=np.int64), (at_once, 1))
             for order, axis in enumerate(moving):
                 shares = (0.5 + numbers * _STEPS[order] + _jitter(numbers, order)) % 1.0

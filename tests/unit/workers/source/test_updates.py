@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from workers.source.clang.flow import Origin
@@ -144,3 +146,18 @@ def test_many_updates_are_taken_to_decide_other_work() -> None:
     one = "if (atomic_max(c, g) < g) x = 1; "
     assert not is_decided(f"int x = 0; {one * 8} o[g] = x;")
     assert is_decided(f"int x = 0; {one * 400} o[g] = x;")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "int x = 0, w = atomic_max(c, g); " + "if (w < g) return; x += 3; " * 1000,
+        "int old; do { old = c[0]; "
+        + "if (old < n) break; " * 1000
+        + "} while (atomic_cmpxchg(c, old, old + 1) != old);",
+    ],
+)
+def test_a_long_text_with_many_jumps_takes_seconds(body: str) -> None:
+    began_s = time.process_time()
+    assert is_decided(body)
+    assert time.process_time() - began_s < 10
