@@ -57,7 +57,7 @@ def ledger_of(given: str | None, file: Path | None) -> str | None:
             )
         return found
     if file is not None:
-        return _checked(_content(file), f"--ledger-file {file}:")
+        return _checked(_content(file), f"--ledger-file {file}")
     return _checked(from_environment, LEDGER_VARIABLE) if from_environment else None
 
 
@@ -67,9 +67,9 @@ def _checked(text: str, source: str) -> str:
         return text
     scheme, separator, rest = text.partition("://")
     if not separator or scheme.lower() not in _SCHEMES:
-        raise CommandError(
-            Exit.USAGE, f"{source} {public_url(text)!r}: must be sqlite or redis://HOST:PORT"
-        )
+        # Only an argument is shown: a file or a variable may hold a bare password by mistake.
+        shown = f" {public_url(text)!r}" if source == "--ledger" else ""
+        raise CommandError(Exit.USAGE, f"{source}{shown}: must be sqlite or redis://HOST:PORT")
     return f"{scheme.lower()}{separator}{rest}"
 
 

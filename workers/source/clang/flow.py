@@ -372,7 +372,6 @@ class Flow:
         target = node.children[0]
         space = space_of(target)
         self._note_address(target, space, address)
-        self._write(target, Origin.NOTHING if self._update is node else origin)
         classes = {self._class(key) for key in self._roots(target)}
         is_local = space is Space.LOCAL or not classes.isdisjoint(self._local)
         result = Origin.SHARED if is_local else Origin.ATOMIC
@@ -380,6 +379,9 @@ class Flow:
         is_exempt = self._update is None and is_update(node, self._kernel)
         if not is_local and (is_other or is_exempt):
             result = Origin.NOTHING
+        # A later load of the object, too, depends on the operations of other work-items.
+        kept = result if self._update is None and not is_local else Origin.NOTHING
+        self._write(target, Origin.NOTHING if self._update is node else origin | kept)
         for argument in node.children[1:]:
             if argument.type.shape in _POINTERS:
                 self._write(argument, origin | result)

@@ -138,7 +138,7 @@ def _decides(code: _Code, update: Node, follow: Callable[[Node, Dependent], Foll
     for _ in range(_MOST_ROUNDS):
         before = known.size
         followed = follow(update, known)
-        if not followed.is_complete or (followed.is_address and is_exchange(update)):
+        if not followed.is_complete or followed.is_address:
             return True
         decided = {
             id(piece): (function, piece)

@@ -83,6 +83,8 @@ def test_an_exchange_that_leads_to_other_work(body: str) -> None:
         "switch (atomic_max(c, 3)) { case 0: o[g] = 1; }",
         "if (atomic_xchg(c, atomic_xchg(c + 1, 1)) == 0) o[g] = 1;",
         "if (atomic_max(c, g) < g) t[l] = 1;",
+        "int i = g, j = n; while (i != j) { if (i < j) { int s = i; i = j; j = s; } int old = atomic_min(&c[i], j); i = (i == old) ? j : old; }",
+        "o[atomic_max(c, n)] = a[g];",
         "int best = atomic_max(c, g); int lost = best >= g; if (!lost) vstore4((float4)(1), 0, o);",
     ],
 )  # fmt: skip
@@ -91,11 +93,33 @@ def test_a_minimum_or_maximum_that_leads_to_other_work(body: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "if (*c >= n) return; if (a[g] > 0) { int at = atomic_inc(c); o[at % n] = g; }",
+        "atomic_inc(c); int seen = c[0]; if (seen < n) o[g] = 1;",
+        "while (*c < n) { o[g] += 1; atomic_inc(c); }",
+        "__global int *own = c + g; if (*own == 0) o[g] = 1; atomic_add(own, 1);",
+    ],
+)
+def test_a_load_of_a_counter_that_others_increase(body: str) -> None:
+    assert is_decided(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["atomic_inc(c + g % 16); if (a[g] > 0) o[g] = 1;", "if (*c > 0) o[g] = 1; atomic_max(c, n);"],
+)
+def test_a_counter_that_is_not_loaded(body: str) -> None:
+    assert not is_decided(body)
+
+
+@pytest.mark.parametrize(
     ("helper", "body"),
     [
         (CLAIM, "if (claim(c, g)) o[0] = a[g];"),
         ("void put(__global float *p) { p[0] = 1; }", "if (atomic_max(c, g) < g) put(o);"),
         (POP, "int s = pop(c); if (s >= 0) o[g] = 1;"),
+        (FIND, "int i = g, j = n, done = 0; do { i = find(c, i); j = find(c, j); if (i < j) { int old = atomic_min(&c[j], i); done = old == j; j = old; } else if (j < i) { int old = atomic_min(&c[i], j); done = old == i; i = old; } else done = 1; } while (!done);"),
         (POP, "int s; while ((s = pop(c)) >= 0) o[s] = a[s];"),
     ],
 )  # fmt: skip
@@ -118,7 +142,6 @@ def test_an_update_in_a_helper_that_leads_to_other_work(helper: str, body: str) 
         "int x = n; if (atomic_max(c, g) < g) x = 2 * n + 1; o[g] = x;",
         "int old = c[0]; for (;;) { if (atomic_cmpxchg(c, old, old + 1) == old) break; else old = *c; }",
         "int old = c[0]; while (atomic_cmpxchg(c, old, old + (int)a[g]) != old) old = *c;",
-        "int i = g, j = n; while (i != j) { if (i < j) { int s = i; i = j; j = s; } int old = atomic_min(&c[i], j); i = (i == old) ? j : old; }",
         "if (atomic_or(c, 0) > n) o[g] = 1;",
         "int old = n; while ((old = atomic_xchg(c, atomic_xchg(c, 0) + old)) != 0);",
         "int i = get_global_id(0); if (i == 0) *c = 0; atomic_cmpxchg(c, i, 42);",
@@ -135,7 +158,6 @@ def test_a_work_item_decides_its_own_update(body: str) -> None:
     [
         (FLOAT_MAX, "o[g] = put(c, a[g]); put(c + 1, a[g]);"),
         (FLOAT_ADD, "for (int i = 0; i < n; ++i) if (a[i] > 0) add(o + g, a[i]); if (o[g] > 0) o[g] = 0;"),
-        (FIND, "int i = g, j = n, done = 0; do { i = find(c, i); j = find(c, j); if (i < j) { int old = atomic_min(&c[j], i); done = old == j; j = old; } else if (j < i) { int old = atomic_min(&c[i], j); done = old == i; i = old; } else done = 1; } while (!done);"),
     ],
 )  # fmt: skip
 def test_a_helper_decides_its_own_update(helper: str, body: str) -> None:
