@@ -109,7 +109,7 @@ def test_another_scheme_is_refused(text: str, shown: str, file: Path) -> None:
         ledger_of(text, None)
     assert raised.value.exit_code is Exit.USAGE
     file.write_text(text)
-    with pytest.raises(CommandError, match="--ledger-file .*: must be sqlite or"):
+    with pytest.raises(CommandError, match=r"--ledger-file .*: must be sqlite or"):
         ledger_of(None, file)
 
 
@@ -117,7 +117,7 @@ def test_a_bare_password_in_a_file_or_a_variable_is_not_shown(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text("hunter2PW\n")
-    with pytest.raises(CommandError, match="--ledger-file .*: must be sqlite or") as raised:
+    with pytest.raises(CommandError, match=r"--ledger-file .*: must be sqlite or") as raised:
         ledger_of(None, file)
     assert "hunter2" not in str(raised.value)
     monkeypatch.setenv(LEDGER_VARIABLE, "hunter2-PW:1234")
