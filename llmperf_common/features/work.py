@@ -35,8 +35,9 @@ class Work:
 
     ``sampled_items``: number of work-items that ran; if ``is_exact``, these are all work-items of
     the launch. ``relative_error``: standard error of the sum of operations and accesses, or of the
-    accesses to global memory, as a share of that sum; the larger of the two, at most 10. ``without_barriers``: work-items ran one after another despite barriers, and
-    LLMPerf could not check whether that changes a count.
+    accesses to global memory, as a share of that sum; the larger of the two, at most 10.
+    ``without_barriers``: work-items ran one after another despite barriers, and LLMPerf could not
+    check whether that changes a count.
     """
 
     fp32_ops: float

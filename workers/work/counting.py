@@ -43,8 +43,9 @@ class CountedLaunch:
     ``ranges``: one range for each pointer argument that is accessed, also the ``__local`` ones. It
     begins at or before the argument's start, and holds the accesses of the work-items that have
     run. ``is_covered``: the ranges say how far the launch reaches. The work-items are a sample with
-    the first and the last unit of the launch, no code with accesses ran only in narrow parts of
-    the launch (without the last unit), and no result of an atomic operation decides where they access memory.
+    the first and the last unit of the launch. No code with accesses ran only in narrow parts of the
+    launch, unless the last unit ran it. And no result of an atomic operation decides where they
+    access memory.
     """
 
     outcome: Work | Failure

@@ -73,10 +73,11 @@ class Sample:
     """The units of a launch that ran.
 
     ``places``: the units' coordinates. ``weights``: how many units each unit represents.
-    ``strata``: number of the part of the launch from which each unit was drawn. ``typical``: whether
-    a unit's part is so wide that its code is known to be a rule, not an exception that can occur
-    elsewhere, too; a row, a plane or a single unit is an exception. ``is_exact``: whether all units ran. ``group_bytes``: as in ``Work``. ``others``: units that ran in the search
-    for parts and do not belong to the sample.
+    ``strata``: number of the part of the launch from which each unit was drawn. ``typical``: if a
+    unit's part is so wide that its code is known to be a rule. Code that only a row, a plane or a
+    single unit runs is an exception, which may also occur elsewhere. ``is_exact``: if all units
+    ran. ``group_bytes``: as in ``Work``. ``others``: units that ran in the search for parts and do
+    not belong to the sample.
     """
 
     counts: tuple[UnitCounts, ...]
@@ -362,9 +363,10 @@ def _unseen_error(copy: CountedCopy, sample: Sample, of_blocks: _Floats) -> floa
     """Return the error due to blocks that no work-item of a typical part has executed.
 
     Assumes for each part in which no unit executed such a block that one unit in n does, if n units
-    of the part ran. A work-item executes them once, or as often as in other units that executed them. The result is
-    relative to what was counted. It is 1 if nothing was counted, and at least 1 if no store was
-    counted, but such a block has one. ``of_blocks``: the work or the accesses in one execution of each block.
+    of the part ran. A work-item executes the block once, or as often as in other units that
+    executed it. The result is relative to what was counted. It is 1 if nothing was counted, and at
+    least 1 if no store was counted, but such a block has one. ``of_blocks``: the work or the
+    accesses in one execution of each block.
     """
     tallies = _tallies(copy)
     writes = tallies["global_stores"] + tallies["global_atomics"]

@@ -35,11 +35,12 @@ class Influence:
 def influence_of(source: ParsedSource, kernel: Function) -> Influence:
     """Return what a kernel and its helpers decide by values of other work-items.
 
-    Some kinds of atomic operations are not followed (``updates.py``), because a work-item decides by
-    them about its own update, and few work-items update one address at the same time: a
-    compare-and-exchange whose expected value is a variable, an operation that adds 0 (it only
-    reads), a minimum or maximum, and an exchange within an exchange, which adds floats. If more than
-    the update depends on one of them, which does not only read, a branch has the origin ``ATOMIC``.
+    The result of an atomic operation in global memory has the origin ``ATOMIC``, and so has a later
+    load of the object. Some kinds of operations are followed apart (``updates.py``), because a
+    work-item decides by them about its own update, and few work-items update one address at the
+    same time: a compare-and-exchange whose expected value is a variable, an operation that adds 0
+    (it only reads), a minimum or maximum, and an exchange within an exchange, which adds floats. If
+    more than the update depends on one of them that does not only read, a branch has this origin.
     """
     with deep_recursion():
         flow = Flow(source, kernel)

@@ -35,8 +35,8 @@ _BOUNDS = frozenset(f"{prefix}{name}" for prefix in ATOMIC_PREFIXES for name in 
 _OUTER = frozenset({Space.GLOBAL, Space.LOCAL, Space.CONSTANT})
 _OPAQUE = frozenset({TypeClass.IMAGE, TypeClass.PIPE})
 _MOST_NODES, _MOST_VISITS, _MOST_ROUNDS = 2**19, 2**20, 8
-"""Limits of the analysis: nodes that it follows and visits, for all updates together (about a second
-each), and rounds for one update. Beyond them, an update is taken to decide other work."""
+"""Limits of the analysis: nodes that it follows and visits, for all updates together (about a
+second each), and rounds for one update. Beyond them, an update is taken to decide other work."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class _TooManyVisitsError(Exception):
 
 
 class _Code:
-    """The functions of a kernel, with the parent of each node; counts the nodes that are visited."""
+    """The functions of a kernel, with the parent of each node; counts the visits of nodes."""
 
     def __init__(
         self, source: ParsedSource, kernel: Function, functions: Sequence[Function]

@@ -2,8 +2,9 @@
 
 A guard such as ``z == n / 2`` selects one plane, which neither the search for cuts (``cuts.py``)
 nor a sample hits. So this search tries the first and the last id of each dimension, and the ids
-that equal an integer scalar argument, or lie next to it or to its half. It also tries some places on the diagonals. If units on the main diagonal
-differ from their neighbours, they are counted separately.
+that equal an integer scalar argument, or lie next to it or to its half. It also tries some places
+on the diagonals. If units on the main diagonal differ from their neighbours, they are counted
+separately.
 """
 
 from __future__ import annotations
