@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 
 from workers.config import CollectConfig
-from workers.sandbox.processors import FEWEST_PROCESSORS, SET_ASIDE
+from workers.sandbox.processors import FEWEST_PROCESSORS, num_set_aside
 from workers.timing_rule import WALL_BUDGET_FACTOR
 
 GPU_RUN_CHILDREN = 6
@@ -87,7 +87,7 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
     compilers = analysers = 1
     if gpu:
         compilers = max(1, min(_MOST_GPU_COMPILERS, processors // 4))
-        beside_timing = max(1, processors // 2, processors - SET_ASIDE)
+        beside_timing = max(1, processors // 2, processors - num_set_aside(processors))
         analysers = min(_MOST_GPU_ANALYSERS, beside_timing)
     compilers = given.compile_children or compilers
     analysers = given.compile_children or analysers

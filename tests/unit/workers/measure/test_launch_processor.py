@@ -18,12 +18,12 @@ from workers.measure import launch_processor
 from workers.measure.launch_processor import LaunchProcessor, kept_waiting_s, launching_from
 from workers.sandbox.processors import for_launches, for_work_ahead, share_of
 
-EIGHT = tuple(range(8))
+MANY = tuple(range(24))
 HOLD = """
 import sys
 from workers.measure.launch_processor import LaunchProcessor
 mine = LaunchProcessor()
-mine.take(range(8))
+mine.take(range(24))
 print(mine.number, flush=True)
 sys.stdin.read()
 """
@@ -49,7 +49,7 @@ def another_collector() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def taken() -> LaunchProcessor:
     mine = LaunchProcessor()
-    mine.take(EIGHT)
+    mine.take(MANY)
     return mine
 
 
@@ -86,8 +86,8 @@ def test_more_shares_than_cores_are_not_cut() -> None:
 
 
 def test_where_one_core_is_all_nothing_is_set_aside() -> None:
-    assert for_work_ahead(EIGHT, lambda _: frozenset(EIGHT)) is None
-    assert for_launches(EIGHT, lambda _: frozenset(EIGHT)) == ()
+    assert for_work_ahead(MANY, lambda _: frozenset(MANY)) is None
+    assert for_launches(MANY, lambda _: frozenset(MANY)) == ()
 
 
 def test_each_collector_of_a_host_has_its_own() -> None:
@@ -95,7 +95,7 @@ def test_each_collector_of_a_host_has_its_own() -> None:
         first, second = taken(), taken()
         numbers = {int(theirs), first.number, second.number}
         assert len(numbers) == 3
-        assert numbers < set(for_launches(EIGHT))
+        assert numbers < set(for_launches(MANY))
         process.kill()
         process.wait()
         assert taken().number == int(theirs), "the lock goes with its holder"
@@ -142,7 +142,7 @@ def test_a_core_is_one_for_all_whoever_may_use_which_thread(
     first, second = LaunchProcessor(), LaunchProcessor()
     first.take(range(8))
     second.take(range(32, 40))
-    assert (first.number, second.number) == (3, 34), "35 is the other thread of 3"
+    assert (first.number, second.number) == (2, 33), "34 is the other thread of 2"
 
 
 def test_a_shared_processor_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
