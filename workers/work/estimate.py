@@ -6,15 +6,15 @@ Owns the estimates and their error, and the time that counting takes. Pure funct
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.features.work import Work
 from workers.work.counted_copy import NUM_TURNS, WATCHED_WARPS, CountedCopy
-from workers.work.sampling.units import WARP, Place
+from workers.work.sampling.sample import Sample, UnitCounts
+from workers.work.sampling.units import WARP
 
 _Floats = npt.NDArray[np.float64]
 TALLIED = (
@@ -49,64 +49,6 @@ mean, that is assumed then."""
 _SHARED = 4
 """Number of sampled units. If so many access one address atomically, all units of the launch are
 assumed to access this address."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitCounts:
-    """The counts of one unit, which is a warp or a work-group (``units.py``).
-
-    ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
-    (warps, sites, iterations); a site is an access in the source, and an entry belongs to one
-    iteration of the loop around it. The low 16 bits of an entry are the sectors that the warp
-    touches together (for atomic operations, the addresses), the high 16 bits are the lines. If the
-    unit is a work-group, only some of its warps have entries. ``met``: shape (m, 2), rows of an
-    address and the number of the unit's atomic operations on it; unused rows are zero.
-    """
-
-    rows: npt.NDArray[np.uint32]
-    seen: npt.NDArray[np.uint32]
-    met: npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """The units of a launch that ran.
-
-    ``places``: the units' coordinates. ``weights``: how many units each unit represents.
-    ``strata``: number of the part of the launch from which each unit was drawn. ``typical``: if a
-    unit's part is so wide that its code is known to be a rule. Code that only a row, a plane or a
-    single unit runs is an exception, which may also occur elsewhere. ``is_exact``: if all units
-    ran. ``group_bytes``: as in ``Work``. ``others``: units that ran in the search for parts and do
-    not belong to the sample.
-    """
-
-    counts: tuple[UnitCounts, ...]
-    places: tuple[Place, ...]
-    weights: _Floats
-    strata: npt.NDArray[np.int64]
-    typical: npt.NDArray[np.bool_]
-    is_exact: bool
-    group_bytes: float | None = None
-    others: tuple[UnitCounts, ...] = ()
-
-    @cached_property
-    def lanes(self) -> npt.NDArray[np.int64]:
-        """Number of work-items of each unit."""
-        return np.array([len(one.rows) for one in self.counts])
-
-    @cached_property
-    def executed(self) -> _Floats:
-        """How often each unit ran each block, shape (units, blocks)."""
-        starts = np.concatenate(([0], np.cumsum(self.lanes)[:-1]))
-        rows = np.concatenate([one.rows for one in self.counts])
-        executed: _Floats = np.add.reduceat(rows, starts, axis=0, dtype=np.float64)
-        return executed
-
-    @cached_property
-    def unseen(self) -> npt.NDArray[np.bool_]:
-        """The blocks that no unit of a typical part ran, so that they may run elsewhere, too."""
-        unseen: npt.NDArray[np.bool_] = np.logical_not(self.executed[self.typical].any(axis=0))
-        return unseen
 
 
 def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Work:

@@ -17,8 +17,6 @@ from workers.device.interface import AccessRange, DeviceFailure
 from workers.work import reuse
 from workers.work.counted_copy import CountedCopy
 from workers.work.estimate import (
-    Sample,
-    UnitCounts,
     block_bytes,
     block_costs,
     block_ns,
@@ -26,9 +24,9 @@ from workers.work.estimate import (
 )
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
 from workers.work.sampling.cuts import KeyOf, boxes, find_cuts, find_layers, sampled
+from workers.work.sampling.sample import Sample, UnitCounts, places_within, sample_of
 from workers.work.sampling.strips import Diagonal, find_diagonal, find_strips
 from workers.work.sampling.units import WARP, Box, Grid, Place, Unit
-from workers.work.sampling.weighting import places_within, sample_of
 
 MOST_GROUPS = 16
 MOST_ITEMS = 4096

@@ -229,10 +229,8 @@ class _Code:
     def _left(self, jump: Node, condition: Node) -> Iterator[Node]:
         """Yield the loop that a break or a continue concerns, if the condition is in the loop."""
         for _, parent in self._above(jump):
-            if parent is condition:
-                condition = parent.children[0]
             if parent.kind in LOOP_KINDS:
-                if any(one is condition for one in self._visited(parent)):
+                if parent is condition or any(one is parent for _, one in self._above(condition)):
                     yield parent
                 return
 

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from llmperf_common.records import LaunchConfig, Strategy
 from workers.plan.mixing import mix32
 from workers.work.counted_copy import NUM_TURNS, CountedBlock, CountedCopy, CountedSite
-from workers.work.estimate import Sample, UnitCounts, estimate
+from workers.work.estimate import estimate
 from workers.work.launch import KernelBudget, VirtualLaunch
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
 from workers.work.reuse import touched_bytes
 from workers.work.sampling.cuts import boxes, find_cuts, sampled
+from workers.work.sampling.sample import Sample, UnitCounts
 from workers.work.sampling.units import WARP, Box, Place, Unit, grid_of
 
 sides = st.lists(st.integers(1, 40), min_size=1, max_size=3)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.workers.work.test_work_sampling import COPY, unit
-from workers.work.estimate import Sample, UnitCounts, estimate, misses_accesses
+from workers.work.estimate import estimate, misses_accesses
+from workers.work.sampling.sample import Sample, UnitCounts
 from workers.work.sampling.strips import Diagonal, find_diagonal, find_strips, unit_at
 from workers.work.sampling.units import Box, Place, grid_of
 
