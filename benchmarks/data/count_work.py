@@ -7,8 +7,8 @@ DATASET is a folder with sources, such as ``runs/h200`` (docs/how-to/rebuild-a-d
 kernels with ok samples, the program counts those of the public suites and ``--kernels`` random
 others. It counts all their ok launch configs that take at least ``--at-least-ns``, and
 ``--shorter`` random shorter configs of each kernel. DIR gets Parquet files with one row for each
-sample: ``sample_id``, ``kernel_id``, the columns of ``Work``, and a ``reason`` if these are null. A
-later call counts the kernels that DIR does not have.
+sample: ``sample_id``, ``kernel_id``, the columns of ``Work``, and a ``reason`` if these are null.
+Ctrl-C keeps what was counted. A later call counts the kernels that DIR does not have.
 """
 
 from __future__ import annotations
@@ -70,17 +70,23 @@ def main() -> int:
     jobs = _jobs(arguments, known)
     rows: list[dict[str, Any]] = []
     total = _Total()
-    for one in count_all(jobs, ref, num_children=arguments.children, timeout_s=arguments.timeout_s):
-        for config, outcome in zip(one.configs, one.outcomes, strict=True):
-            rows.append(_row(one.kernel, config, outcome))
-        total.num_kernels += 1
-        if total.num_kernels % _KERNELS_A_PART == 0:
-            _write(arguments.out, rows, total)
-            rows = []
-            sys.stderr.write(f"{total.num_kernels} kernels\n")
+    is_interrupted = False
+    try:
+        for one in count_all(
+            jobs, ref, num_children=arguments.children, timeout_s=arguments.timeout_s
+        ):
+            for config, outcome in zip(one.configs, one.outcomes, strict=True):
+                rows.append(_row(one.kernel, config, outcome))
+            total.num_kernels += 1
+            if total.num_kernels % _KERNELS_A_PART == 0:
+                _write(arguments.out, rows, total)
+                rows = []
+                sys.stderr.write(f"{total.num_kernels} kernels\n")
+    except KeyboardInterrupt:
+        is_interrupted = True
     _write(arguments.out, rows, total)
     sys.stdout.write(_summary(total))
-    return 0
+    return 130 if is_interrupted else 0
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
