@@ -78,7 +78,7 @@ def connect(url: str) -> RedisClient:
             is_stranger = isinstance(error, NotRedisError)
             what = str(error) if is_stranger else "its answer to INFO is not that of a Redis server"
             raise LedgerUrlError(
-                f"{named}: its server cannot be used: it is no Redis server: {what}; check host "
+                f"{named}: the server at this address is not a Redis server ({what}); check host "
                 "and port"
             ) from None
         if is_too_old:

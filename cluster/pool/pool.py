@@ -95,7 +95,10 @@ class ActorPool:
             self._begin_if_open(record)
 
     def stop(self, *, drop: bool) -> None:
-        """Ask all actors to end; start no more. Slots that wait have no tasks and end at once."""
+        """Ask all actors to end, and start no more; with ``drop`` they leave their tasks unfinished.
+
+        A slot that waits for an actor or is paused has no tasks, so it ends at once.
+        """
         self._is_stopping, self._is_dropping = True, self._is_dropping or drop
         self._stopped_s = None  # _end_the_silent sets it in the next step
         for record in self.slots.values():

@@ -55,8 +55,8 @@ def collect(
         typer.Option(
             "--strategy",
             metavar="NAME[,NAME...]",
-            help="Input strategies, which share a kernel's launch configs: memory_analysis (the "
-            "default), decoupled, simple. May be repeated.",
+            help="Input strategies: memory_analysis (the default), decoupled, simple. A kernel's "
+            "launch configs are divided among those given. May be repeated.",
         ),
     ] = None,
     seed: Annotated[

@@ -11,8 +11,9 @@ from trainer.regressor_config import OptimiserConfig
 def learning_rate(config: OptimiserConfig, step: int) -> float:
     """Return the learning rate of ``step``, counted from 1.
 
-    The rate rises linearly until it is highest at the last warm-up step. Then it follows the
-    schedule down to ``final_share`` of the highest rate at ``max_steps``.
+    The rate rises linearly to its maximum at the last warm-up step. After that it stays there
+    (schedule ``constant``), or falls until it is ``final_share`` of the maximum at ``max_steps``
+    (schedules ``linear`` and ``cosine``).
     """
     if step <= config.warmup_steps:
         return config.learning_rate * step / config.warmup_steps

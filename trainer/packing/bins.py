@@ -55,7 +55,8 @@ def fill_bins(groups: Groups, launches: Launches, bins: Bins) -> Packs:
         bins: lengths and rules.
 
     Returns:
-        Packs that have each of the groups' launches once, as rows of ``Tokens``.
+        Packs that together have each launch of the groups once. ``Packs.launch`` has the launches'
+        row numbers in ``trainer.data.tokens.Tokens``.
     """
     packer = _Packer(groups, launches, bins)
     lengths: list[int] = []
@@ -203,7 +204,13 @@ class _Packer:
 
 
 def least_lengths(packs: Packs, tokens: Indices, lengths: tuple[int, ...]) -> Packs:
-    """Set each pack's length to the shortest of ``lengths`` (ascending) that holds ``tokens``."""
+    """Return the packs with the least length for each: the first of ``lengths`` that holds it.
+
+    Args:
+        packs: n packs.
+        tokens: number of tokens of each pack, shape (n,).
+        lengths: the lengths that a pack may have, in tokens, ascending.
+    """
     ladder = np.array(lengths, dtype=np.int64)
     return Packs(
         length=ladder[np.searchsorted(ladder, tokens)],

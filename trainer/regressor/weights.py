@@ -206,8 +206,8 @@ def _check_size(module: nn.Module, folder: Path, files: Sequence[Path]) -> None:
     num_beside = sum(one.numel() for one in module.buffers())
     if num_beside > max(num_bytes, _MOST_BESIDE):
         raise BadInput(
-            f"{folder}: its config asks for {num_beside:,} numbers beside its weights, "
-            "in buffers that no file holds: more than any supported model has"
+            f"{folder}: its config describes buffers of {num_beside:,} numbers in addition to the "
+            "weights; no supported model has so many: copy the model again"
         )
 
 

@@ -31,7 +31,10 @@ def checked_prediction(model: Predictor, rows: Rows, where: str) -> Predicted:
     if not _are_within(said.log2_ns, len(rows), -MOST_LOG2_NS, MOST_LOG2_NS):
         raise BadInput(f"{where} predicts a time that no launch can take; {MEND}")
     if said.spread is not None and not _are_within(said.spread, len(rows), 0.0, np.inf):
-        raise BadInput(f"{where} predicts an error that is not a number; {MEND}")
+        raise BadInput(
+            f"{where} predicts a spread (the expected error of a time) that is negative, not "
+            f"finite or missing for a row; {MEND}"
+        )
     return said
 
 

@@ -90,7 +90,10 @@ class BoundedStream:
 
 
 class TarBytes(BoundedStream):
-    """The bytes of a tar file; limits a member's header, because ``tarfile`` trusts its length."""
+    """The bytes of a tar file.
+
+    Limits the length of a member's header, because ``tarfile`` reads as much as the header says.
+    """
 
     def __init__(self, inner: Readable, unpacked: UnpackedBytes) -> None:
         super().__init__(inner, unpacked)

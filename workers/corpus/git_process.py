@@ -183,9 +183,9 @@ class GitProcess:
             self._process.wait(_END_TIMEOUT_S)
         if self._process.returncode == -signal.SIGXCPU:
             raise CorpusError(
-                f"{self._source}: git needs more than {self._cpu_s} s of processor time to "
-                f"{self._doing}, so it was not read: its trees or files may unpack without end; "
-                "check out the part that you need into a folder, and name it"
+                f"{self._source}: not read, because git needs more than {self._cpu_s} s of processor "
+                f"time to {self._doing}; the repository's trees or files may unpack without end: "
+                "check out the part that you need into a folder, and name that folder"
             )
 
     def _end(self) -> None:

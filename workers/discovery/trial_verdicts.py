@@ -96,7 +96,10 @@ def fingerprint(candidate: Candidate) -> str:
 
 
 class VerdictFile:
-    """The remembered verdict of one candidate, in ``folder``."""
+    """The file in ``folder`` that remembers whether one candidate can be used.
+
+    A candidate is an environment in which OpenCL devices may be found.
+    """
 
     def __init__(self, candidate: Candidate, folder: Path) -> None:
         self._candidate = candidate

@@ -247,7 +247,7 @@ class _Pool:
                     continue  # the child died after its answer; run() replaces it
                 if status == -signal.SIGKILL and child.job not in self._killed:
                     self._killed.add(child.job)
-                    _logger.warning("another process killed a parser; retrying once")
+                    _logger.warning("a parser: killed by another process; retrying once")
                 elif child.is_fresh or status == MEMORY_STATUS:
                     loaded_installation().check()  # a child refuses to start with other files
                     detail = _death(status, json.loads(child.line)["source"])

@@ -151,7 +151,10 @@ def box_chart(
     guides: Guides = _NO_GUIDES,
     shape: Shape = _USUAL,
 ) -> Chart:
-    """Return vertical boxes, n below each; quantiles beyond the scale are drawn at its end."""
+    """Return one vertical box for each group, with its number of values (n) below it.
+
+    A quantile outside the scale is drawn at the nearer end of the scale.
+    """
     canvas = Canvas(width=shape.width, height=shape.height)
     x = linear_scale(0, max(1, len(groups)), x_label)
     plain = frame_for(canvas, x, y, heading=text.heading)

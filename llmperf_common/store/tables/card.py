@@ -1,7 +1,8 @@
 """The dataset's card: ``README.md`` for people and Hugging Face, and ``croissant.json`` beside it.
 
-Owns the text, whether a card may be replaced, and the YAML for ``datasets.load_dataset(DIR,
-"samples")``, which names the manifest's files one by one. A test runs the card's code blocks.
+Owns the text, the rule that decides whether a card may be replaced, and the YAML with which
+``datasets.load_dataset(DIR, "samples")`` works. This YAML names the manifest's files one by one.
+A test runs the card's code blocks.
 """
 
 from __future__ import annotations

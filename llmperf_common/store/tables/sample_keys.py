@@ -35,7 +35,7 @@ class IdKeys:
 
 
 def id_keys(column: pa.ChunkedArray) -> IdKeys:
-    """Return the keys of a column of ids.
+    """Return a column of sample ids as numbers.
 
     Raises:
         ValueError: A value is not 20 hex digits.

@@ -1,6 +1,7 @@
 """The buffers of one kernel on an OpenCL device.
 
-Owns the buffers of a task (``OpenclLoadedKernel``), and keeps at most one launch config in place.
+Owns the buffers of a task (``OpenclLoadedKernel``). The buffers are filled for at most one launch
+config at a time: after the next config is prepared, the launcher of the earlier one cannot be used.
 ``opencl/limits.py`` checks configs, ``opencl/launcher.py`` launches them, and
 ``workers/plan/inputs.py`` has the rule for contents.
 """
