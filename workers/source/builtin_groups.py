@@ -53,10 +53,12 @@ FREE_CALLS = frozenset(
         " get_work_dim get_global_offset get_enqueued_local_size get_global_linear_id"
         " get_local_linear_id get_sub_group_local_id get_sub_group_id get_sub_group_size mem_fence"
         " read_mem_fence write_mem_fence atomic_work_item_fence wait_group_events prefetch printf"
-        " vec_step"
+        " vec_step __builtin_inff __builtin_inf __builtin_huge_valf __builtin_huge_val"
+        " __builtin_nanf __builtin_nan"
     )
 )
-"""Functions that count as no work: ids are in registers; fences and prefetches compute nothing."""
+"""Functions that count as no work: ids are in registers; fences and prefetches compute nothing; the
+last six are constants, to which ``INFINITY``, ``NAN`` and ``HUGE_VAL`` expand."""
 
 NDRANGE_CALLS = frozenset(
     _words(

@@ -22,8 +22,9 @@ from workers.device.interface import AccessRange, DeviceFailure
 from workers.source.clang.flow import Origin
 from workers.work.counted_copy import CountedCopy, counted_copy
 from workers.work.estimate import estimate
-from workers.work.launch import KERNEL_NS, KernelBudget, UncountedError, VirtualLaunch
+from workers.work.launch import VirtualLaunch
 from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
+from workers.work.sampling.runs import KERNEL_NS, KernelBudget, UncountedError
 from workers.work.sampling.units import Grid, grid_of
 
 _NUM_COMPARED = 2

@@ -5,7 +5,7 @@ Owns the estimates and their error, and the time that counting takes. Pure funct
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -254,13 +254,15 @@ def _global_accesses(copy: CountedCopy) -> _Floats:
     return tallies["global_loads"] + tallies["global_stores"] + tallies["global_atomics"]
 
 
-def misses_accesses(copy: CountedCopy, sample: Sample, last: UnitCounts) -> bool:
+def misses_accesses(copy: CountedCopy, sample: Sample, ends: Sequence[UnitCounts]) -> bool:
     """Whether code with accesses to global memory ran only in units that are not typical.
 
-    Units that did not run may execute it, too, with other addresses. If the ``last`` unit of the
-    launch ran it, the others are taken to access lower addresses.
+    Units that did not run may execute it, too, with other addresses. If one of the ``ends`` (units
+    of the launch that reach furthest) ran it, the others are taken to access lower addresses.
     """
-    missed = sample.unseen & (_global_accesses(copy) > 0) & ~last.rows.any(axis=0)
+    missed = sample.unseen & (_global_accesses(copy) > 0)
+    for one in ends:
+        missed &= ~one.rows.any(axis=0)
     if sample.is_exact or not missed.any():
         return False
     return bool(sample.executed[:, missed].any()) or any(

@@ -24,8 +24,8 @@ from llmperf_common.records import Kernel, LaunchConfig
 from workers.analysis.copy.rewriter import UnresolvedError
 from workers.device.interface import DeviceFailure
 from workers.work.counted_copy import CountedCopy, CountedSite, counted_copy
-from workers.work.launch import UncountedError
 from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
+from workers.work.sampling.runs import UncountedError
 from workers.work.sampling.units import Grid, grid_of
 
 COLUMNS, ROWS = 128, 64

@@ -12,8 +12,8 @@ import pytest
 from llmperf_common.features.work import Work
 from tests.support.factories.launch_factory import kernel_of, launch_of
 from workers.work.counting import CountedLaunch, count_launches
-from workers.work.launch import KERNEL_NS
 from workers.work.opencl_virtual import OpenclVirtualDevice
+from workers.work.sampling.runs import KERNEL_NS
 
 pytestmark = pytest.mark.opencl
 

@@ -14,57 +14,120 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from workers.work.sampling.units import Box, Grid, Place
 
 _FEWEST_LAYERS = 3
+Marks = tuple[tuple[int, ...], ...]
+"""For each axis of a grid, coordinates at which something begins."""
 KeyOf = Callable[[Place], Hashable | None]
 """Returns what the unit at a place did, as a value to compare; None if no more units may run."""
 
 
-def find_cuts(grid: Grid, key_of: KeyOf) -> tuple[int, ...]:
-    """Return, for each axis, where the units begin that act like the last unit; 0 if all do.
+def find_cuts(grid: Grid, key_of: KeyOf, hints: Sequence[Sequence[int]] = ()) -> Marks:
+    """Return, for each axis, where the units begin that act like the last unit.
+
+    Args:
+        grid: the units of the launch.
+        key_of: what the unit at a place did.
+        hints: for each axis, coordinates that are tried before the bisection.
+
+    Returns:
+        For each axis: nothing if the axis has no cut; the cut; or two coordinates if ``key_of``
+        ended the search. Then the cut is behind the first and not behind the second one.
 
     >>> from workers.work.sampling.units import grid_of
     >>> find_cuts(grid_of((1000,), 32, by_groups=True), lambda place: place[0] < 137)
-    (137,)
+    ((137,),)
     """
-    return tuple(_cut(grid, axis, key_of) for axis in range(len(grid.sides)))
+    tried = hints or ((),) * len(grid.sides)
+    line = _line(grid, key_of)
+    return tuple(
+        _cut(grid.sides[axis], line, axis, key_of, some) for axis, some in enumerate(tried)
+    )
 
 
-def _cut(grid: Grid, axis: int, key_of: KeyOf) -> int:
-    def at(coordinate: int) -> Place:
-        return tuple(coordinate if one == axis else 0 for one in range(len(grid.sides)))
+def _line(grid: Grid, key_of: KeyOf) -> Place:
+    """Return the unit through which the search goes, near the first unit.
 
-    low, high = 0, grid.sides[axis] - 1
-    if high == 0:
-        return 0
-    first, last = key_of(at(low)), key_of(at(high))
+    In a stencil the first rows do something else than the others, often nothing. So it is the first
+    unit's neighbour on all axes, unless this neighbour acts like the last unit.
+    """
+    first, second, last = (
+        tuple(min(at, side - 1) for side in grid.sides) for at in (0, 1, max(grid.sides))
+    )
+    return first if key_of(second) in (None, key_of(last)) else second
+
+
+def _cut(side: int, line: Place, axis: int, key_of: KeyOf, hints: Sequence[int]) -> tuple[int, ...]:
+    low, high = line[axis], side - 1
+    first, last = (key_of((*line[:axis], at, *line[axis + 1 :])) for at in (low, high))
     if first is None or last is None or first == last:
-        return 0
-    middle = (low + high) // 2
-    # Often only one unit, the first or the last, differs from all others.
-    key = key_of(at(middle))
-    if key == last and key_of(at(1)) == last:
-        return 1
-    if key == first and key_of(at(high - 1)) == first:
-        return high
-    while key is not None:
-        low, high = (low, middle) if key == last else (middle, high)
-        if high - low <= 1:
-            return high
-        middle = (low + high) // 2
-        key = key_of(at(middle))
-    return middle
+        return ()
+    likely = iter([at for cut in hints for at in (cut - 1, cut)])
+    is_first_step = True
+    while high - low > 1:
+        at = next((one for one in likely if low < one < high), None)
+        if at is None:
+            at = (low + high) // 2
+            # Often only one unit, the first or the last, differs from all others.
+            likely = iter((low + 1, high - 1) if is_first_step else ())
+            is_first_step = False
+        found = key_of((*line[:axis], at, *line[axis + 1 :]))
+        if found is None:
+            return (low + 1, high)
+        low, high = (low, at) if found == last else (at, high)
+    return (high,)
 
 
-def find_layers(grid: Grid, cuts: tuple[int, ...], key_of: KeyOf) -> tuple[tuple[int, ...], ...]:
+def find_edges(grid: Grid, cuts: Marks, amount_of: Callable[[Place], float | None]) -> list[Marks]:
+    """Return the last units before cuts or ends that do less or more than the units before them.
+
+    A guard often ends inside such a unit.
+
+    Args:
+        grid: the units of the launch.
+        cuts: the cuts of each axis.
+        amount_of: how much the unit at a place did; None if no more units may run.
+
+    Returns:
+        Marks of one such unit, of two, and so on; those that change the whole most come first.
+
+    >>> from workers.work.sampling.units import grid_of
+    >>> grid = grid_of((100,), 32, by_groups=True)
+    >>> find_edges(grid, ((),), lambda place: 7 if place[0] == 99 else 32)
+    [((99,),)]
+    """
+    found: list[tuple[float, int, int]] = []
+    for axis, (side, some) in enumerate(zip(grid.sides, cuts, strict=True)):
+        end = min((side, *some))
+        if end <= _FEWEST_LAYERS:
+            continue
+        edge, inner = (
+            amount_of(
+                tuple(at if one == axis else min(1, n - 1) for one, n in enumerate(grid.sides))
+            )
+            for at in (end - 1, end - 2)
+        )
+        if edge is not None and inner:
+            found.append((abs(edge / inner - 1) / end, axis, end - 1))
+    found = sorted(one for one in found if one[0] > 0)[::-1]
+    return [
+        tuple(
+            tuple(mark for _, at, mark in found[:number] if at == axis)
+            for axis in range(len(grid.sides))
+        )
+        for number in range(1, len(found) + 1)
+    ]
+
+
+def find_layers(grid: Grid, cuts: Marks, key_of: KeyOf) -> Marks:
     """Return, for each axis, where a different first layer ends and a different last layer begins.
 
     The units of such a layer do something else than those in the middle, as in a stencil. The
     search covers the part of the grid before the cuts.
 
     >>> from workers.work.sampling.units import grid_of
-    >>> find_layers(grid_of((100,), 32, by_groups=True), (0,), lambda place: place[0] > 0)
+    >>> find_layers(grid_of((100,), 32, by_groups=True), ((),), lambda place: place[0] > 0)
     ((1,),)
     """
-    sides = [cut or side for cut, side in zip(cuts, grid.sides, strict=True)]
+    sides = [min((side, *some)) for some, side in zip(cuts, grid.sides, strict=True)]
     middle = tuple(side // 2 for side in sides)
     inner = key_of(middle)
     layers: list[tuple[int, ...]] = []
@@ -79,22 +142,23 @@ def find_layers(grid: Grid, cuts: tuple[int, ...], key_of: KeyOf) -> tuple[tuple
     return tuple(layers)
 
 
-def boxes(
-    grid: Grid, cuts: tuple[int, ...], layers: Sequence[Sequence[int]] = (), *, most: int = 1
-) -> tuple[Box, ...]:
-    """Return the parts into which cuts and layers divide a grid.
+def merged(*some: Marks) -> Marks:
+    """Return all marks of each axis.
 
-    The unit before each cut is a part of its own, because a guard may end inside a unit. These
-    parts and the layers are left out if there would be more than ``most`` parts.
+    >>> merged(((1,), (2,)), ((), (3,)))
+    ((1,), (2, 3))
     """
-    before = [(cut - 1,) for cut in cuts]
-    of_cuts = [(cut,) for cut in cuts]
+    return tuple(tuple(itertools.chain.from_iterable(one)) for one in zip(*some, strict=True))
+
+
+def boxes(grid: Grid, choices: Sequence[Marks] = (), *, most: int = 1) -> tuple[Box, ...]:
+    """Return the parts that begin at marks: the first choice with at most ``most`` parts.
+
+    If all choices have more parts, it is the last choice.
+    """
     parts: tuple[Box, ...] = ()
-    for marks in ((of_cuts, before, layers), (of_cuts, layers), (of_cuts, before), (of_cuts,)):
-        spans = [
-            _spans(side, {mark for one in marks if one for mark in one[axis]})
-            for axis, side in enumerate(grid.sides)
-        ]
+    for marks in choices or [((),) * len(grid.sides)]:
+        spans = [_spans(side, set(some)) for side, some in zip(grid.sides, marks, strict=True)]
         parts = tuple(
             Box(low=tuple(low for low, _ in one), high=tuple(high for _, high in one))
             for one in itertools.product(*spans)
@@ -113,7 +177,7 @@ def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Pl
     """Return up to ``most`` places. Each part has its share of the first n places, for any n.
 
     >>> from workers.work.sampling.units import grid_of
-    >>> parts = boxes(grid_of((100,), 32, by_groups=True), (3,))
+    >>> parts = boxes(grid_of((100,), 32, by_groups=True), [((3,),)])
     >>> [place[0] < 3 for place in sampled(parts, 5, (1, 4))]
     [False, False, True, False, False]
     """

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from workers.work.sampling.cuts import KeyOf
 from workers.work.sampling.units import WARP, Box, Grid, Place
 
+_MOST_HINTS = 4
+"""Maximum likely cuts of an axis. A wrong one costs one or two units, as a step of a bisection."""
 _MOST_STRIPS = 24
 """Maximum ids that are tried. In a launch with three dimensions and three scalars, these are the
 values of the scalars and their halves, and a few neighbours."""
@@ -37,6 +39,25 @@ def unit_at(grid: Grid, local_size: Sequence[int], ids: Sequence[int]) -> Place:
     if len(grid.sides) == 1:
         return (groups[0] * grid.warps_a_group + warp,)
     return (*groups, warp)
+
+
+def hints(
+    grid: Grid, local_size: Sequence[int], scalars: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return, for each axis, where the units end that have ids below a scalar: likely cuts.
+
+    >>> from workers.work.sampling.units import grid_of
+    >>> hints(grid_of((128, 128), 256, by_groups=True), (16, 16), (628, 1476))
+    ((40, 93), (40, 93), ())
+    """
+    items = _items(grid, local_size)
+    found: list[dict[int, None]] = [{} for _ in grid.sides]
+    for dimension, side in enumerate(items):
+        for value in scalars:
+            if 0 < value < side:
+                ids = [value - 1 if one == dimension else 0 for one in range(len(items))]
+                found[dimension][unit_at(grid, local_size, ids)[dimension] + 1] = None
+    return tuple(tuple(one)[:_MOST_HINTS] for one in found)
 
 
 def find_strips(

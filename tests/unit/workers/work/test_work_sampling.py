@@ -18,11 +18,13 @@ from llmperf_common.records import LaunchConfig, Strategy
 from workers.plan.mixing import mix32
 from workers.work.counted_copy import NUM_TURNS, CountedBlock, CountedCopy, CountedSite
 from workers.work.estimate import estimate
-from workers.work.launch import KernelBudget, VirtualLaunch
+from workers.work.launch import VirtualLaunch
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
 from workers.work.reuse import touched_bytes
 from workers.work.sampling.cuts import boxes, find_cuts, sampled
+from workers.work.sampling.runs import KernelBudget
 from workers.work.sampling.sample import Sample, UnitCounts
+from workers.work.sampling.strips import hints
 from workers.work.sampling.units import WARP, Box, Place, Unit, grid_of
 
 sides = st.lists(st.integers(1, 40), min_size=1, max_size=3)
@@ -49,41 +51,66 @@ def test_parts_cover_the_grid_and_know_their_work_items(
     sides: list[int], lanes: int, by_groups: bool, data: st.DataObject
 ) -> None:
     grid = grid_of(sides, lanes, by_groups=by_groups)
-    cuts = tuple(data.draw(st.integers(0, side - 1)) for side in grid.sides)
-    parts = boxes(grid, cuts, most=30)
+    some = [st.lists(st.integers(1, max(1, side - 1)), max_size=2) for side in grid.sides]
+    cuts = tuple(tuple(data.draw(one)) for one in some)
+    parts = boxes(grid, [cuts], most=30)
     assert sum(part.num_units for part in parts) == grid.num_units
     assert sum(grid.num_items(part) for part in parts) == int(np.prod(sides)) * lanes
 
 
-@given(side=st.integers(2, 5000), share=st.floats(0, 1))
-def test_a_guard_is_found_where_it_is(side: int, share: float) -> None:
+@given(
+    side=st.integers(2, 5000),
+    share=st.floats(0, 1),
+    hints=st.lists(st.integers(-3, 6000), max_size=4),
+)
+def test_a_guard_is_found_where_it_is(side: int, share: float, hints: list[int]) -> None:
     cut = max(1, int(share * side))
-    (found,) = find_cuts(grid_of((side,), 32, by_groups=True), lambda place: place[0] < cut)
-    assert found == (cut if cut < side else 0)
+    grid = grid_of((side,), 32, by_groups=True)
+    (found,) = find_cuts(grid, lambda place: place[0] < cut, [hints])
+    assert found == ((cut,) if cut < side else ())
+
+
+def test_a_right_hint_costs_two_units() -> None:
+    asked: set[Place] = set()
+
+    def key_of(place: Place) -> bool:
+        asked.add(place)
+        return place[0] < 40 and place[1] < 93
+
+    grid = grid_of((128, 128), 256, by_groups=True)
+    of_axes = hints(grid, (16, 16), (628, 1476))
+    assert find_cuts(grid, key_of, of_axes) == ((40,), (93,), ())
+    assert len(asked) == 3 + 2 + 1 + 2 + 2  # the ends, two hints of the first axis, the second axis
 
 
 def test_two_guards_are_found_and_none_is_where_there_is_none() -> None:
     grid = grid_of((200, 300), 32, by_groups=True)
     found = find_cuts(grid, lambda place: place[0] < 77 and place[1] < 5)
-    assert found == (77, 5, 0)
-    assert find_cuts(grid, lambda _place: True) == (0, 0, 0)
+    assert found == ((77,), (5,), ())
+    assert find_cuts(grid, lambda _place: True) == ((), (), ())
 
 
-def test_the_search_ends_with_what_it_has_when_no_more_may_run() -> None:
+def test_a_guard_is_found_behind_a_border_that_does_nothing() -> None:
+    grid = grid_of((200, 300), 32, by_groups=True)
+    found = find_cuts(grid, lambda place: 0 < place[0] < 77 and 0 < place[1] < 5)
+    assert found == ((77,), (5,), ())
+
+
+def test_a_search_that_ends_early_says_between_which_units_the_cut_is() -> None:
     asked: list[Place] = []
 
     def key_of(place: Place) -> bool | None:
         asked.append(place)
         return None if len(asked) > 6 else place[0] < 137
 
-    (cut,) = find_cuts(grid_of((1024,), 32, by_groups=True), key_of)
-    assert 0 < cut < 512
+    ((low, high),) = find_cuts(grid_of((1024,), 32, by_groups=True), key_of)
+    assert low <= 137 <= high < 1023
 
 
 @given(parts=st.lists(st.integers(1, 60), min_size=1, max_size=4), most=st.integers(1, 80))
 def test_no_place_is_drawn_twice_and_none_is_missing(parts: list[int], most: int) -> None:
     grid = grid_of((sum(parts),), 32, by_groups=True)
-    whole = boxes(grid, (0,))
+    whole = boxes(grid)
     places = sampled(whole, most, (1,))
     assert len(set(places)) == len(places) == min(most, grid.num_units)
 
@@ -109,7 +136,7 @@ def test_places_that_are_computed_together_are_those_of_the_sequence(
 
 
 def test_a_sample_does_not_agree_with_a_period_of_the_kernel() -> None:
-    places = sampled(boxes(grid_of((1 << 20,), 32, by_groups=False), (0,)), 1024, (1,))
+    places = sampled(boxes(grid_of((1 << 20,), 32, by_groups=False)), 1024, (1,))
     for period in (2, 3, 4, 8, 16, 32):
         of_first = period * sum(place[0] % period == 0 for place in places) / len(places)
         assert of_first == pytest.approx(1, abs=0.25), period
@@ -248,7 +275,7 @@ class _Heavy:
 def test_units_that_ran_in_the_search_are_part_of_the_sample() -> None:
     """The search uses up what the launch may cost: the sample is not only its idle first unit."""
     grid = grid_of((1024,), WARP, by_groups=False)
-    (first,) = sampled(boxes(grid, (0,)), 1, (1,))
+    (first,) = sampled(boxes(grid), 1, (1,))
     kernel = cast("VirtualKernel", _Heavy(first[0]))
     config = LaunchConfig(
         sample_id="s",
