@@ -11,22 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmperf.heartbeats import heartbeats_of
 from llmperf_common.failures import OK_STATUS
-from llmperf_common.files.foreign_json import parse_json
 from llmperf_common.ledger.looking import LedgerView, class_ranges
-from llmperf_common.ledger.protocol import WorkerReport
-
-STALE_S = 15.0
-"""Seconds without a report after which a worker counts as dead or cut off from the ledger. Workers
-report every 2 s."""
-_FINAL = ("ended", "drained", "failed")
-_NUMBERS = frozenset(
-    {
-        "ok", "ok_per_s", "tasks_done", "tasks_in_hand", "tasks_per_s", "busy_share", "temperature_c", "throttled_share",
-    }
-)  # fmt: skip
-_TABLES = frozenset({"failed", "seats"})
-_TEXTS = frozenset({"state", "role", "seat", "device_class", "host", "why", "last_error"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +50,7 @@ def run_state(
             are then counted from the workers' reports.
         view: the ledger's content; None if there is no current ledger.
     """
-    told = [_worker(one) for one in view.workers] if view else []
+    told = heartbeats_of(view.workers) if view else []
     workers = [one for one in told if one.get("role") != "driver"]
     drivers = [one for one in told if one.get("role") == "driver"]
     live = [one for one in workers if one["live"]]
@@ -99,40 +86,6 @@ def run_state(
 def is_complete(state: Mapping[str, Any]) -> bool:
     """Whether every task of a run is done."""
     return bool(state["tasks_done"] >= state["tasks"])
-
-
-def _worker(report: WorkerReport) -> dict[str, Any]:
-    """Return a worker's report, with its age and whether the worker is live or stale."""
-    try:
-        told = parse_json(report.document.encode("utf-8", "replace"))
-    except (ValueError, AttributeError):
-        told = {}
-    told = (
-        {key: one for key, one in told.items() if _fits(key, one)} if isinstance(told, dict) else {}
-    )
-    is_final = told.get("state") in _FINAL
-    return {
-        "worker": report.worker,
-        **told,
-        "age_s": round(report.age_s, 1),
-        "stale": not is_final and report.age_s > STALE_S,
-        "live": not is_final and report.age_s <= STALE_S,
-    }
-
-
-def _fits(key: str, value: Any) -> bool:
-    """Whether a value in a report has the right type; other programs may write to a ledger, too."""
-    if key in _NUMBERS:
-        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-    if key in _TABLES:
-        return isinstance(value, dict) and all(type(one) is int for one in value.values())
-    if key == "not_collecting":
-        return isinstance(value, list) and all(
-            isinstance(one, dict) and {"seat", "state", "why"} <= one.keys() for one in value
-        )
-    if key == "missing_labels":
-        return isinstance(value, list) and all(isinstance(one, str) for one in value)
-    return key not in _TEXTS or value is None or isinstance(value, str)
 
 
 def _classes(

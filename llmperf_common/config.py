@@ -12,12 +12,13 @@ import hashlib
 import logging
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 import pydantic
+from pydantic_core import PydanticCustomError
 
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ids import canonical_json
@@ -61,11 +62,39 @@ class Node(pydantic.BaseModel):
                 "\n".join([*lines, *([f"and {more} more"] if more else [])])
             ) from None
 
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _no_switch_as_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Refuse ``true`` where no field takes it; pydantic would read it as the number 1."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if _has_switch(value) and not _takes_switch(kind):
+            raise PydanticCustomError("switch", "must be another type than true or false")
+        return value
+
     def content_hash(self) -> str:
         """Return a hash of all values of the tree: 20 hex digits."""
         return hashlib.sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()[
             :20
         ]
+
+
+def _has_switch(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value
+    return isinstance(value, bool) or (
+        isinstance(inner, list | tuple | ValuesView) and any(isinstance(one, bool) for one in inner)
+    )
+
+
+def _takes_switch(kind: Any) -> bool:
+    """Whether a field of this type may hold ``true``, or is a section, which checks its own fields.
+
+    >>> _takes_switch(bool | None), _takes_switch(tuple[int, ...])
+    (True, False)
+    """
+    if isinstance(kind, type) and issubclass(kind, Node):
+        return True
+    is_switch = kind is bool or kind is Any or isinstance(kind, bool)
+    return is_switch or any(map(_takes_switch, get_args(kind)))
 
 
 def key_names(node: type[Node], prefix: str = "") -> Iterator[str]:
@@ -107,7 +136,7 @@ def load_config(
     if file is not None:
         try:
             with file.open("rb") as stream:  # read a limited part: the file may be huge or endless
-                text = stream.read(4 * _MAX_TOML_CHARS + 1).decode("utf-8")
+                text = stream.read(4 * _MAX_TOML_CHARS + 1).decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"config file {file}: {error}") from None
         _merge(tree, _parse_toml(text, str(file)))

@@ -16,6 +16,7 @@ from redis.retry import Retry  # noqa: TID251
 
 from cluster.ledger.redis_errors import as_ours, repeats_password
 from cluster.ledger.redis_greeting import NotRedisError, greet
+from cluster.ledger.redis_options import option_problem
 from cluster.ledger.redis_rights import rehearsal
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ledger.protocol import LedgerAwayError
@@ -50,6 +51,9 @@ def connect(url: str) -> RedisClient:
             f"{named}: invalid URL: write redis://[USER:PASSWORD@]HOST:PORT[/DB]; in the password "
             "(and in ?options) write each of / ? # @ and space percent-encoded, as %2F for /"
         )
+    problem = option_problem(url)
+    if problem is not None:
+        raise LedgerUrlError(f"{named}: {problem}")
     try:
         client = redis.Redis.from_url(
             url,
@@ -60,8 +64,6 @@ def connect(url: str) -> RedisClient:
             ),  # the collect loop waits (Backoff) and goes on with its other work
         )
         client.connection_pool.make_connection()  # opens no connection, but checks the options
-        if client.connection_pool.connection_kwargs.get("decode_responses"):
-            raise ValueError("decode_responses is not supported: leave it out")
     except (TypeError, ValueError) as error:
         raise LedgerUrlError(f"{named}: {masked(str(error), url)}") from None
     with closed_if_refused(client):

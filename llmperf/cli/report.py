@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -120,7 +121,7 @@ def write_page(
     choice = choice or KernelChoice()
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
     local = local_folder(directory)
-    if local is not None and local.is_file():
+    if local is not None and os.path.isfile(local):
         if evaluation is not None:
             raise CommandError(
                 Exit.USAGE,
@@ -130,7 +131,7 @@ def write_page(
         _no_kernels_here(choice, "a corpus")
         _report_corpus(local, out, stamp)
         return
-    is_evaluation = local is not None and (local / _PREDICTIONS).is_file()
+    is_evaluation = local is not None and os.path.isfile(local / _PREDICTIONS)
     if is_evaluation and evaluation is not None:
         raise CommandError(
             Exit.USAGE,

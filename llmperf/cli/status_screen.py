@@ -18,6 +18,9 @@ _HEAD = (
     "worker", "class", "state", "ok", "ok/s", "tasks", "in hand", "busy", "temp", "throttled", "failed", "age", "note",
 )  # fmt: skip
 _NOTE_LIMIT = 60
+_CELL_LIMIT = 100
+MOST_SHOWN = 500
+"""Maximum number of workers that are shown, the newest ones: a table of 10,000 takes a minute."""
 
 
 def lines_of(states: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -31,6 +34,7 @@ def lines_of(states: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         lines += [f"  {line}" for line in _driver_lines(state)]
         lines += [f"  {_worker_line(one)}" for one in _ordered(state)]
+        lines += [f"  {line}" for line in _more_lines(state)]
     return lines
 
 
@@ -52,7 +56,7 @@ def screen_of(states: Sequence[Mapping[str, Any]]) -> RenderableType:
             for one in _ordered(state):
                 style = "red" if one["stale"] or one.get("state") in ("failed", "drained") else ""
                 table.add_row(*(Text(cell) for cell in _cells(one)), style=style)
-            parts += [table]
+            parts += [table, *(Text(line) for line in _more_lines(state))]
     return Group(*parts) if parts else Text(lines_of([])[0])
 
 
@@ -114,11 +118,17 @@ def _class_line(one: Mapping[str, Any]) -> str:
 
 
 def _ordered(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the workers of a run, sorted by host and GPU."""
+    """Return the newest ``MOST_SHOWN`` workers of a run, sorted by host and GPU."""
     return sorted(
-        state["workers"],
+        sorted(state["workers"], key=lambda one: one["age_s"])[:MOST_SHOWN],
         key=lambda one: (one.get("host", ""), one.get("seat", ""), one["worker"]),
     )
+
+
+def _more_lines(state: Mapping[str, Any]) -> list[str]:
+    """Return a line about the workers that are not shown, if any."""
+    num_left = len(state["workers"]) - MOST_SHOWN
+    return [f"and {num_left:,} more workers: see --json"] if num_left > 0 else []
 
 
 def _worker_line(one: Mapping[str, Any]) -> str:
@@ -155,7 +165,7 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
         age,
         (note or "")[:_NOTE_LIMIT],
     )
-    return tuple(visible(str(cell)) for cell in cells)
+    return tuple(visible(str(cell))[:_CELL_LIMIT] for cell in cells)
 
 
 def _share(value: float | None) -> str:

@@ -71,7 +71,7 @@ class SourceReader:
     def _read(self, source: str | Path, where: str) -> tuple[SourceKernel, ...]:
         try:
             files: tuple[SourceFile, ...] = (
-                (file_of_text(str(source), _TEXT_NAME),)
+                (file_of_text(_encodable(str(source)), _TEXT_NAME),)
                 if is_text(source)
                 else files_of_path(_checked(source))
             )
@@ -91,11 +91,30 @@ def _checked(source: str | Path) -> Path:
     if not str(source).strip():
         raise BadInput("the source is empty: give OpenCL C text, or the path of an OpenCL C file")
     path = Path(source)
-    if not path.is_file():
-        there = "is not a regular file" if path.exists() else "No such file"
-        what = "Is a directory" if path.is_dir() else there
-        raise BadInput(f"{path}: {what}: name a readable OpenCL source file")
+    try:
+        what = _why_no_file(path)
+    except OSError as error:  # the name is too long, or a folder may not be read
+        what = str(error.strerror)
+    if what:
+        shown = shortened(str(path))
+        raise BadInput(f"{shown}: {what}: name a readable OpenCL source file")
     return path
+
+
+def _why_no_file(path: Path) -> str:
+    if path.is_file():
+        return ""
+    there = "is not a regular file" if path.exists() else "No such file"
+    return "Is a directory" if path.is_dir() else there
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        where = f"{error.reason} at character {error.start}"
+        raise BadInput(f"{_TEXT_NAME}: the text is not UTF-8: {where}") from None
+    return text
 
 
 def _refusal(where: str, chosen: SourceKernel) -> str:

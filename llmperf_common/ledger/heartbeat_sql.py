@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 
-from llmperf_common.ledger.protocol import SILENT_LIMIT_S, WorkerReport
+from llmperf_common.ledger.protocol import (
+    LONGEST_REPORT,
+    MOST_REPORTS,
+    SILENT_LIMIT_S,
+    WorkerReport,
+)
 
 HEARTBEAT_TABLE = """
 CREATE TABLE IF NOT EXISTS workers (
@@ -31,14 +36,19 @@ def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: flo
 
 
 def read_reports(db: sqlite3.Connection, *, now_s: float) -> list[WorkerReport]:
-    """Return the last heartbeat of each worker; an empty list if no worker has reported."""
+    """Return the last heartbeat of each worker; an empty list if no worker has reported.
+
+    Only the newest ``MOST_REPORTS`` are read, and none that is longer than ``LONGEST_REPORT``.
+    """
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'workers'").fetchone():
         return []
     rows = db.execute(
-        "SELECT worker, at_s, document FROM workers WHERE at_s >= ? AND at_s <= ? ORDER BY worker",
-        (now_s - SILENT_LIMIT_S, now_s + 1),
+        "SELECT worker, at_s, document FROM workers WHERE at_s >= ? AND at_s <= ? "
+        "AND typeof(worker) = 'text' AND length(worker) <= ? "
+        "AND typeof(document) = 'text' AND length(document) <= ? ORDER BY at_s DESC LIMIT ?",
+        (now_s - SILENT_LIMIT_S, now_s + 1, LONGEST_REPORT, LONGEST_REPORT, MOST_REPORTS),
     )
     return [
         WorkerReport(worker=worker, age_s=max(0.0, now_s - at_s), document=document)
-        for worker, at_s, document in rows
+        for worker, at_s, document in sorted(rows)
     ]

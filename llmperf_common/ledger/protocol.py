@@ -99,6 +99,10 @@ class Holding:
 
 SILENT_LIMIT_S = 86_400.0
 """Seconds of silence after which a worker's heartbeat may be dropped: one day."""
+MOST_REPORTS = 10_000
+"""Maximum number of workers whose heartbeats are read, the newest ones."""
+LONGEST_REPORT = 2**14
+"""Maximum number of characters of a heartbeat that is read; workers write at most some KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

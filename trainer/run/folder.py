@@ -36,6 +36,7 @@ import pyarrow as pa
 
 from llmperf_common.files.outputs import OutputTaken, folder_to_write
 from llmperf_common.files.plain_files import is_inside
+from llmperf_common.files.visible import shortened
 from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, INPUTS_COLUMN
 from trainer.data.foreign_files import MAX_JSON_BYTES, PACKED_SUFFIX, read_json_value
 from trainer.errors import BadInput, RunExists
@@ -263,7 +264,10 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
         *(root / name for root in search),
         *(root / name / "model" for root in search),
     ]
-    stages = {candidate: stage_of(candidate) for candidate in candidates}
+    try:
+        stages = {candidate: stage_of(candidate) for candidate in candidates}
+    except OSError as error:
+        raise BadInput(f"--model {shortened(str(name))}: {error.strerror}: name a run") from None
     for candidate, stage in stages.items():
         if stage is Stage.PUBLISHED:
             return candidate

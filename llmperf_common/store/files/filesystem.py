@@ -32,6 +32,7 @@ _MAX_OTHER_BYTES = 256 * 2**20
 """Maximum number of bytes of a file other than a shard. The manifest of a million shards is about
 as large."""
 
+_NO_SUCH_PLACE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 """Errors of ``link`` on FAT and on many FUSE mounts, such as those of buckets."""
 
@@ -211,19 +212,22 @@ class PosixFilesystem:
 
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names of the files directly in ``folder``."""
-        try:
-            with os.scandir(self._folder(folder)) as entries:
-                return sorted(entry.name for entry in entries if not _is_folder(entry))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return self._listed(folder, folders=False)
 
     def folders(self, folder: str = "") -> list[str]:
         """Return the sorted names of the folders directly in ``folder``."""
+        return self._listed(folder, folders=True)
+
+    def _listed(self, folder: str, *, folders: bool) -> list[str]:
         try:
             with os.scandir(self._folder(folder)) as entries:
-                return sorted(entry.name for entry in entries if _is_folder(entry))
+                return sorted(entry.name for entry in entries if _is_folder(entry) is folders)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            if error.errno not in _NO_SUCH_PLACE:
+                raise
+            raise StoreError(f"cannot list {self.describe(folder)}: {error.strerror}") from error
 
     def remove(self, name: str) -> None:
         """Delete ``name``; no error if it is gone."""

@@ -9,12 +9,16 @@ import os
 import re
 from pathlib import Path
 
+from llmperf_common.files.visible import shortened
 from llmperf_common.ids import sha256_hex
 from llmperf_common.masking import public_url
 from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem, StoreError
 
 Location = str | Path
 _S3 = "s3://"
+_LONE_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Half of a character. Python reads a byte of a path that is not UTF-8 as one of \\udc80 to
+\\udcff, so these are not refused."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
@@ -37,12 +41,17 @@ def local_folder(location: Location) -> Path | None:
     """Return the folder that ``location`` names; None for an S3 location.
 
     Raises:
-        StoreError: The location has an unknown scheme.
+        StoreError: The location has an unknown scheme, or is a text that no path can be.
+        TypeError: It is neither a text nor a path.
 
     >>> local_folder("runs/first"), local_folder("s3://bucket/first")
     (PosixPath('runs/first'), None)
     """
-    text = str(location)
+    text = os.fspath(location)
+    if not isinstance(text, str):
+        raise TypeError(f"a location is a text or a path, not {type(location).__name__}")
+    if "\0" in text or _LONE_SURROGATE.search(text):
+        raise StoreError(f"{shortened(ascii(text))} cannot be a path: name a dataset folder")
     if text.startswith(_S3):
         return None
     match = _SCHEME.match(text)

@@ -191,7 +191,10 @@ def open_dataset(where: Location | Filesystem) -> Dataset:
 
     Raises:
         StoreError: There is no dataset, or its ``run.json`` or manifest is damaged.
+        TypeError: ``where`` is neither a text nor a path nor a file system.
     """
+    if not isinstance(where, Location) and not hasattr(where, "read_bytes"):
+        raise TypeError(f"a dataset is named by a text or a path, not {type(where).__name__}")
     fs = open_filesystem(where) if isinstance(where, Location) else where
     run = read_run(fs)
     if run is None:

@@ -376,7 +376,7 @@ def test_a_url_that_names_no_ledger_server(server: RedisServer) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Page) as page:
         threading.Thread(target=page.serve_forever, daemon=True).start()
         for url, words in (
-            (f"redis://127.0.0.1:{page.server_port}/0", "its server cannot be used"),
+            (f"redis://127.0.0.1:{page.server_port}/0", "is not a Redis server"),
             (f"redis://127.0.0.1:{server.port}/99", "out of range"),
             (f"rediss://127.0.0.1:{server.port}/0?ssl_ca_cert=x", "ssl_ca_cert"),
         ):

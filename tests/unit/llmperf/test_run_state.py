@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from llmperf.cli.status_screen import lines_of, screen_of
-from llmperf.run_state import STALE_S, Published, is_complete, run_state
+from llmperf.heartbeats import STALE_S
+from llmperf.run_state import Published, is_complete, run_state
 from llmperf_common.ledger.looking import LedgerView
 from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
 

@@ -39,13 +39,15 @@ _HARMLESS_DIRECTIVES = frozenset(
 _MESSAGE_DIRECTIVES = frozenset({"error", "warning"})
 """Directives in whose text a comment begins for some compilers only."""
 _NOT_IN_A_MESSAGE = re.compile(r"[^\w .,:;()<>=+/-]|/(?=/)")
-_READING_PRAGMA = re.compile(r"\b(?:dependency|module|include_alias|pch_preprocess)\b")
-_READING_PRAGMA_IN_CODE = re.compile(r"\bdependency\b|\bclang\s+module\b|\binclude_alias\b")
+_REFUSED_PRAGMA = re.compile(r"\b(?:dependency|module|include_alias|pch_preprocess|__debug)\b")
+_REFUSED_PRAGMA_IN_CODE = re.compile(
+    r"\bdependency\b|\bclang\s+module\b|\binclude_alias\b|\b__debug\b"
+)
 _ASSEMBLY = frozenset({"asm", "__asm", "__asm__"})
 _QUESTIONS = frozenset({"__has_include", "__has_include_next", "__has_embed", "__has_include__"})
 _RESERVED = tuple([word] for word in _ASSEMBLY | _QUESTIONS)
 _SUSPECT = re.compile(
-    r"include|import|embed|asm|__has_|dependency|module|pch_|\#\#|%:%:"
+    r"include|import|embed|asm|__has_|dependency|module|pch_|__debug|\#\#|%:%:"
     r"|^[^\S\n]*(?:\#|%:)[^\S\n]*"
     r"(?!(?:define|undef|if|ifdef|ifndef|elif|elifdef|elifndef|else|endif|line|pragma"
     r"|error|warning|\d+)\b|$)[^\s]",
@@ -114,7 +116,7 @@ def _sanitised(text: str) -> tuple[str, set[str]]:
     """Return ``text`` without comments and file-reading directives, and the words of its code."""
     pieces: list[str] = []
     words: set[str] = set()
-    reads_by_pragma = "_Pragma" in text and _READING_PRAGMA_IN_CODE.search(text) is not None
+    has_pragma = "_Pragma" in text and _REFUSED_PRAGMA_IN_CODE.search(text) is not None
     done = 0
     begins_line = True
     while found := _TOKEN.search(text, done):
@@ -127,8 +129,8 @@ def _sanitised(text: str) -> tuple[str, set[str]]:
             piece, done = _directive(text, found)
         elif found["word"]:
             words.add(piece)
-            if reads_by_pragma and piece == "_Pragma":
-                piece = ' "a pragma that reads a file is refused" 0 '
+            if has_pragma and piece == "_Pragma":
+                piece = ' "this pragma is refused" 0 '
         begins_line = _leaves_line_blank(piece, begins_line)
         pieces += [before, piece]
     pieces.append(text[done:])
@@ -151,7 +153,7 @@ def _directive(text: str, found: re.Match[str]) -> tuple[str, int]:
     word, rest = name[0], _COMMENT.sub(" ", whole[0])
     is_harmless = word in _HARMLESS_DIRECTIVES or word.isdecimal()
     if word == "pragma":
-        is_harmless = _READING_PRAGMA.search(rest) is None
+        is_harmless = _REFUSED_PRAGMA.search(rest) is None
     elif word in {"define", "undef"}:
         is_harmless = re.findall(r"[\w$]+", rest)[:1] not in _RESERVED
     if is_harmless:

@@ -96,6 +96,20 @@ def test_pragmas_that_read_are_errors(secret: Path, pragma: str) -> None:
     assert not any("not found" in one for one in complaints(compiler_text(absent)))
 
 
+@pytest.mark.parametrize(
+    "pragma",
+    [
+        "#pragma clang __debug crash",
+        "#pragma clang __de\\\nbug /* x */ crash",
+        "%:pragma clang/* x */__debug crash",
+        '_Pragma("clang __debug crash")',
+        "#define S(x) #x\n#define P(x) _Pragma(S(x))\nP(clang __debug crash)",
+    ],
+)
+def test_pragmas_that_crash_a_compiler_are_errors(pragma: str) -> None:
+    assert complaints(compiler_text(pragma + KERNEL)) != []
+
+
 ASSEMBLY = {
     "plain": '__asm__(".include \\"x\\"");',
     "volatile": '__asm volatile (".incbin \\"x\\"" ::: "memory");',

@@ -116,3 +116,20 @@ def test_a_folder_that_the_options_name_is_not_seen(tmp_path: Path):
 
 def test_options_with_an_open_quote_are_words():
     assert parser_options("-DA='1 -DB=2") == ("-DA='1", "-DB=2")
+
+
+@pytest.mark.parametrize(
+    "pragma",
+    [
+        "#pragma clang __debug overflow_stack",
+        "#pragma clang __de\\\nbug /* x */ overflow_stack",
+        '_Pragma("clang __debug overflow_stack")',
+        "#define S(x) #x\n#define P(x) _Pragma(S(x))\nP(clang __debug overflow_stack)",
+        "#define S(x) #x\n#define T(x) S(x)\n#define C(a, b) a##b\n_Pragma(T(clang C(__de,bug) overflow_stack))",
+        "#pragma clang __debug crash",
+        "#pragma clang __debug parser_crash",
+        "#pragma clang __debug llvm_fatal_error",
+    ],
+)
+def test_the_parser_obeys_no_pragma_that_debugs_it(pragma: str):
+    assert diagnose(pragma + KERNEL) == ()
