@@ -19,7 +19,7 @@ class Sender:
             os.kill(os.getpid(), {number})
 
 sys.meta_path.insert(0, Sender())
-sys.argv = ["llmperf", "collect", "--corpus", "kernels", "--out", {out!r}, "--device", "cpu"]
+sys.argv = ["llmperf", "collect", "--corpus", "kernels", "--out", {out!r}, "--device", "replay:none"]
 from llmperf.cli.start import run
 run()
 """

@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.collecting import Collect, descendants, events, replay_file, write_kernels
-from tests.support.collecting import wait_until as until
+from tests.support.collecting import (
+    Collect,
+    descendants,
+    events,
+    replay_file,
+    wait_until,
+    write_kernels,
+)
 
 LIMIT_S = 4.0
 STOPPED_S = 6.0
@@ -58,7 +64,7 @@ def test_a_stop_of_the_whole_collector_fails_nothing(
     device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", **behaviour}])
     data = tmp_path / "data"
     process = Collect(corpus, data, device, OPTIONS).start()
-    until(lambda: any(one["event"] == "claimed" for one in events(data)))
+    wait_until(lambda: any(one["event"] == "claimed" for one in events(data)))
     for _ in range(num_stops):
         time.sleep(0.4)
         assert process.poll() is None, "it has ended before it could be stopped"
