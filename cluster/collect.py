@@ -21,6 +21,7 @@ from cluster.pool.reports import ActorSpec, FailureKind
 from cluster.pool.runtime import Runtime
 from cluster.pool.slot_records import SlotState
 from cluster.pool.slots import ActorSlot
+from llmperf_common.awake_clock import awake_s
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.installation import loaded_installation
@@ -144,7 +145,7 @@ def collect_on_cluster(
         refused=refused,
     )
     try:
-        devices = _opened(pool, config, ledger, control, started_s, observer.say)
+        devices = _opened(pool, config, ledger, control, observer.say)
         hosts |= {slot.host for slot in pool.slots}
         plan = join_plan(fs, corpus, config, _wanted(devices, config))
         run = read_run(fs)
@@ -175,14 +176,13 @@ def _opened(
     config: ClusterCollectConfig,
     ledger: str,
     control: Control,
-    started_s: float,
     say: Callable[[str], None],
 ) -> tuple[Device, ...]:
     """Wait until the actors have opened their devices, or the time is up; return these devices."""
-    deadline_s = started_s + config.cluster.start_timeout_s
+    deadline_s = awake_s() + config.cluster.start_timeout_s
     has_told = False
     while True:
-        pool.step(time.monotonic())
+        pool.step(awake_s())
         found = {one.device_class for one in pool.devices.values()}
         missing = sorted(set(config.cluster.device_classes or ()) - found)
         if found and missing and not has_told:
@@ -193,7 +193,7 @@ def _opened(
         _refuse_many_hosts(pool, ledger)
         if control.num_interrupts:
             raise KeyboardInterrupt
-        is_late = time.monotonic() > deadline_s
+        is_late = awake_s() > deadline_s
         if pool.is_settled or is_late:
             devices = tuple(pool.devices.values())
             usable = [record for record in pool.slots.values() if record.is_active]
@@ -255,7 +255,7 @@ def _watch(
     control.is_collecting = True
     limits = config.limits
     while not pool.is_over:
-        pool.step(time.monotonic())
+        pool.step(awake_s())
         observer.stands(pool)
         wanted = None
         if control.num_interrupts:

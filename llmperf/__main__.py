@@ -1,6 +1,6 @@
 """``python -m llmperf``: the same as ``llmperf``; ``torchrun -m llmperf`` needs this form."""
 
-from llmperf.cli.main import run
+from llmperf.cli.start import run
 
 if __name__ == "__main__":
     run()

@@ -1,7 +1,8 @@
 """End the driver with a message of LLMPerf if the head of its Ray cluster is gone.
 
 Ray itself ends a driver whose head does not answer for 60 s, from a thread of its own and with exit
-code 1, and does not say what happened to the run. Nothing is lost with the driver, because actors
+code 1, and does not say what happened to the run. If the driver's own raylet dies, Ray does the same
+some 15 s later, or lets the driver wait without end. Nothing is lost with the driver, because actors
 commit their results themselves. The next start of the command measures tasks again whose results
 were not committed.
 """
@@ -36,6 +37,7 @@ _OWN_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 _RAYS_PROCESSES = ("gcs_server", "raylet", "ray::")
 _RAYS_FILES = ("/ray/dashboard/", "/ray/_private/", "/ray/autoscaler/")
 _EXIT_CODE = 3
+_RESUME = "what its actors have committed is in the dataset; start the command again to resume"
 
 
 def joined_head_s() -> float:
@@ -52,19 +54,28 @@ def joined_head_s() -> float:
 
 @contextlib.contextmanager
 def head_watched(
-    address: str, *, limit_s: float, lost: Callable[[str], object] | None = None
+    address: str,
+    *,
+    limit_s: float,
+    raylet: psutil.Process | None = None,
+    lost: Callable[[str], object] | None = None,
 ) -> Iterator[None]:
     """Watch the head of a cluster from a thread during the ``with`` block.
 
     Args:
         address: host and port of the head's global control store.
         limit_s: seconds without an answer after which the head counts as gone.
+        raylet: the raylet that this process has started, which counts as the head; None: it joined
+            a cluster.
         lost: called once with a line of text if the head is gone. The default logs the text, kills
             the Ray processes that this process has started, and ends this process with exit code 3.
     """
     end = threading.Event()
     watch = threading.Thread(
-        target=_watch, args=(address, limit_s, lost or _end_here, end), name="head", daemon=True
+        target=_watch,
+        args=(address, limit_s, raylet, lost or _end_here, end),
+        name="head",
+        daemon=True,
     )
     watch.start()
     try:
@@ -74,10 +85,17 @@ def head_watched(
 
 
 def _watch(
-    address: str, limit_s: float, lost: Callable[[str], object], end: threading.Event
+    address: str,
+    limit_s: float,
+    raylet: psutil.Process | None,
+    lost: Callable[[str], object],
+    end: threading.Event,
 ) -> None:
     num_silent, silent_since_s = 0, 0.0
     while not end.wait(_POLL_S):
+        if raylet is not None and _has_ended(raylet):
+            lost(f"the head of the Ray cluster is gone: its raylet has ended: {_RESUME}")
+            return
         if _answers(address):
             num_silent = 0
             continue
@@ -86,10 +104,23 @@ def _watch(
         num_silent += 1
         if num_silent >= _FEWEST_SILENT and now_s - silent_since_s >= limit_s - _POLL_S:
             lost(
-                f"the head of the Ray cluster ({address}) has not answered for {limit_s:g} s: what "
-                "its actors have committed is in the dataset; start the command again to resume"
+                f"the head of the Ray cluster ({address}) has not answered for {limit_s:g} s: "
+                f"{_RESUME}"
             )
             return
+
+
+def own_raylet() -> psutil.Process | None:
+    """Return the raylet among the children of this process; None if there is none."""
+    ours = psutil.Process().children(recursive=True)
+    return next((one for one in ours if one.name() == "raylet"), None)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
 
 
 def _answers(address: str) -> bool:

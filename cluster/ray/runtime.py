@@ -20,7 +20,7 @@ from cluster.pool.reports import ActorReport, ActorSpec
 from cluster.pool.runtime import ActorGone, ClusterAddressError
 from cluster.pool.slots import ClusterNode
 from cluster.ray.actor import CollectActor
-from cluster.ray.head_watch import OWN_HEAD_S, head_watched, joined_head_s
+from cluster.ray.head_watch import OWN_HEAD_S, head_watched, joined_head_s, own_raylet
 from cluster.telemetry.metrics import METRICS, TAGS, Metric, MetricKind
 from llmperf_common.masking import public_url
 from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
@@ -190,7 +190,9 @@ def connected() -> Iterator[RayRuntime]:
             ) from error
         limit_s = OWN_HEAD_S if is_own else joined_head_s()
         head = ray.get_runtime_context().gcs_address
-        stack.enter_context(head_watched(head, limit_s=limit_s))
+        stack.enter_context(
+            head_watched(head, limit_s=limit_s, raylet=own_raylet() if is_own else None)
+        )
         yield RayRuntime()
 
 

@@ -5,14 +5,34 @@ from __future__ import annotations
 import os
 import socket
 import time
+from functools import cache
 from pathlib import Path
 
 from llmperf_common.ledger.protocol import Holder
 
 
 def boot_clock_s() -> float:
-    """Return the seconds since boot, suspended time included; all processes of a host agree."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Return the seconds since boot, suspended time included; all processes of a host agree.
+
+    They agree even if they are in different time namespaces, whose boot clocks are shifted.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - _boot_shift_s()
+
+
+@cache
+def _boot_shift_s() -> float:
+    """Return by how much the boot clock of this process's time namespace is ahead of the host's."""
+    try:
+        ours, of_children = (
+            os.readlink(f"/proc/self/ns/{name}") for name in ("time", "time_for_children")
+        )
+        lines = Path("/proc/self/timens_offsets").read_text(encoding="ascii").splitlines()
+    except OSError:  # a Linux without time namespaces
+        return 0.0
+    if ours != of_children:
+        return 0.0  # the file is about the namespace of later children
+    shifts = {name: int(s) + int(ns) / 1e9 for name, s, ns in map(str.split, lines)}
+    return shifts.get("boottime", 0.0)
 
 
 def this_process() -> Holder:
@@ -76,4 +96,4 @@ def _start_ticks(pid: int) -> int | None:
     fields = text.rpartition(")")[2].split()  # the command name may hold spaces and brackets
     if fields[0] in ("Z", "X"):
         return None
-    return int(fields[19])
+    return int(fields[19]) - round(_boot_shift_s() * os.sysconf("SC_CLK_TCK"))

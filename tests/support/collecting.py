@@ -87,7 +87,7 @@ class Collect:
 
 def llmperf_command(*arguments: object) -> list[str]:
     """Return the command line of ``llmperf`` in this environment."""
-    entry = "from llmperf.cli.main import run; run()"
+    entry = "from llmperf.cli.start import run; run()"
     return [sys.executable, "-c", entry, *(str(argument) for argument in arguments)]
 
 

@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+from llmperf_common.awake_clock import POLL_S, awake_s
 from workers.corpus.files import CorpusError
 from workers.sandbox.child_environment import child_environment
 
@@ -140,9 +141,7 @@ class GitProcess:
             return found
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        waiting = select.poll()  # unlike select.select, it takes descriptors above 1,023
-        waiting.register(descriptor, select.POLLIN)
-        if not waiting.poll(_MAX_SILENCE_S * 1000):
+        if not _is_readable(descriptor, _MAX_SILENCE_S):
             raise CorpusError(
                 f"{self._source}: git has not answered for {_MAX_SILENCE_S:.0f} s when asked to "
                 f"{self._doing}: check the disk, and the repository with `git fsck`"
@@ -199,3 +198,14 @@ class GitProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _is_readable(descriptor: int, wait_s: float) -> bool:
+    """Return whether a pipe has data, or is closed, within ``wait_s`` s of this process's work."""
+    waiting = select.poll()  # unlike select.select, it takes descriptors above 1,023
+    waiting.register(descriptor, select.POLLIN)
+    deadline_s = awake_s() + wait_s
+    while not waiting.poll(min(POLL_S, wait_s) * 1000):
+        if awake_s() >= deadline_s:
+            return False
+    return True

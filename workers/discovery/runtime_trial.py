@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmperf_common.awake_clock import awake_s
 from llmperf_common.records import Device
 from workers.device.interface import DeviceRef
 from workers.device.opencl.cache import remove_dead_caches
@@ -178,7 +179,7 @@ def _read(
     assert process.stdout is not None
     descriptor, raw = process.stdout.fileno(), b""
     limit_s = listing_timeout_s
-    deadline_s = time.monotonic() + limit_s
+    deadline_s = awake_s() + limit_s
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
@@ -190,10 +191,10 @@ def _read(
                 raw += piece
                 if b"\n" in piece:
                     limit_s = timeout_s
-                    deadline_s = time.monotonic() + limit_s
+                    deadline_s = awake_s() + limit_s
             if has_ended:
                 return raw, None
-            if time.monotonic() > deadline_s:
+            if awake_s() > deadline_s:
                 return raw, limit_s
             if not is_open:
                 time.sleep(_POLL_S)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import select
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from llmperf_common.awake_clock import awake_s
 from llmperf_common.failures import RETRY_RULES, Failure, FailureCode, Retry, Stage
 from llmperf_common.ledger.protocol import Lease
 from workers.execution.task_state import TaskState
@@ -176,7 +176,7 @@ def is_buildable(
             pool.start_waiting()
             for child in select.select(pool.children(), [], [], 0.1)[0]:
                 pool.handle(child)
-            pool.check_deadlines(time.monotonic())
+            pool.check_deadlines(awake_s())
     finally:
         pool.close()
         work.forget(state)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from llmperf_common.awake_clock import awake_s
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Device
@@ -227,7 +228,7 @@ class DevicePipeline:
             for pool in self._pools:
                 if child in pool.children():
                     pool.handle(child)
-        now_s = time.monotonic()
+        now_s = awake_s()
         for pool in self._pools:
             pool.check_deadlines(now_s)
         self._counting.check_deadlines(now_s)

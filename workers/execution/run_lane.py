@@ -126,12 +126,10 @@ class RunLane:
         exceeded = None if child is None else self._silence.exceeded(child, self._phase, now_s)
         if exceeded is not None:
             self._died(exceeded)
-        elif child is not None and state is not None and state.trace.hold_began_s is not None:
-            spent_s = state.trace.device_s + now_s - state.trace.hold_began_s
-            if spent_s > limit_s:
-                detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
-                state.record_rest(out_of_time(detail))
-                self._end_on_device(self._finish)
+        elif child is not None and state is not None and state.trace.held_s(now_s) > limit_s:
+            detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
+            state.record_rest(out_of_time(detail))
+            self._end_on_device(self._finish)
 
     @property
     def is_starting(self) -> bool:

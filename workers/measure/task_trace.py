@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmperf_common.awake_clock import awake_s
 from llmperf_common.records import Outcome, Timing
 from workers.measure.timing import ONE_WARMUP_NS
 
@@ -78,12 +79,11 @@ class TaskTrace:
     processor: int | None = None
     """Host processor of the latest launches; None: any."""
     _began_s: float | None = None
+    _awake_began_s: float = 0.0
+    """When this process heard that the current hold began, by ``awake_s``."""
+    _held_before_s: float = 0.0
+    """Seconds of the holds that have ended, by ``awake_s``."""
     _by_decade: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
-
-    @property
-    def device_s(self) -> float:
-        """Seconds for which the task has held the device, without the current hold."""
-        return sum(ended_s - began_s for began_s, ended_s in self.holds)
 
     @property
     def hold_began_s(self) -> float | None:
@@ -92,12 +92,25 @@ class TaskTrace:
 
     def begin_hold(self, began_s: float) -> None:
         """Note that the task has got the device."""
-        self._began_s = began_s
+        self._began_s, self._awake_began_s = began_s, awake_s()
+
+    def held_s(self, now_s: float) -> float:
+        """Return for how many seconds the task has held the device; 0.0 if it does not hold it.
+
+        Time in which this process was stopped does not count.
+
+        Args:
+            now_s: the time of ``awake_s``.
+        """
+        if self._began_s is None:
+            return 0.0
+        return self._held_before_s + now_s - self._awake_began_s
 
     def end_hold(self, ended_s: float) -> None:
         """Note that the task has released the device; no effect if it was not held."""
         if self._began_s is not None:
             self.holds.append((self._began_s, ended_s))
+            self._held_before_s += awake_s() - self._awake_began_s
             self._began_s = None
 
     def note_config(

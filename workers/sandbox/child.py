@@ -16,10 +16,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from llmperf_common.awake_clock import awake_s
 from llmperf_common.installation import HASH_VARIABLE, loaded_installation
 from workers.sandbox.channel import Channel, ChannelClosedError, UnreadableMessageError
 from workers.sandbox.child_environment import child_environment
@@ -50,7 +50,7 @@ class Child:
     ) -> None:
         scratch.mkdir(exist_ok=True)  # a parent folder that has vanished must not be created again
         self.scratch = scratch
-        self.last_heard_s = time.monotonic()
+        self.last_heard_s = awake_s()
         self._was_ending = False
         self._complaint = ""
         self._stderr_path = scratch / "stderr.txt"
@@ -102,7 +102,7 @@ class Child:
 
     def send(self, message: ToChild) -> bool:
         """Send a message; return False if the child is gone."""
-        self.last_heard_s = time.monotonic()
+        self.last_heard_s = awake_s()
         try:
             self._channel.send(message)
         except ChannelClosedError:
@@ -123,7 +123,7 @@ class Child:
             return messages, True
         finally:
             if messages:
-                self.last_heard_s = time.monotonic()
+                self.last_heard_s = awake_s()
         return messages, False
 
     def close(self, timeout_s: float) -> bool:

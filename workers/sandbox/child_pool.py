@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import logging
 import select
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from llmperf_common.awake_clock import POLL_S, awake_s
 from workers.sandbox.child import Child
 from workers.sandbox.messages import ChildCrashed, CompilerReady, FromChild, ToChild
 from workers.sandbox.run_children import START_TIMEOUT_S, ChildStartError, start_failure
@@ -120,11 +120,11 @@ class ChildPool(Generic[ItemT]):
 
     def await_started(self) -> None:
         """Wait until no child is starting; a failed start costs no item an attempt."""
-        deadline_s = time.monotonic() + START_TIMEOUT_S
+        deadline_s = awake_s() + START_TIMEOUT_S
         while starting := [slot.child for slot in self._slots if not slot.is_ready]:
-            if time.monotonic() > deadline_s:
+            if awake_s() > deadline_s:
                 return
-            for child in select.select(starting, [], [], 1.0)[0]:
+            for child in select.select(starting, [], [], POLL_S)[0]:
                 self.handle(child)
 
     def allow(self, num_children: int) -> None:
@@ -155,7 +155,7 @@ class ChildPool(Generic[ItemT]):
             if slot is None:
                 return
             slot.item = self._waiting.popleft()
-            slot.began_s = time.monotonic()
+            slot.began_s = awake_s()
             if slot.is_ready:
                 self._give(slot)
 
@@ -183,7 +183,7 @@ class ChildPool(Generic[ItemT]):
             child = by_descriptor[descriptor]
             if child in self.children():
                 self.handle(child)
-        self.check_deadlines(time.monotonic())
+        self.check_deadlines(awake_s())
 
     def check_deadlines(self, now_s: float) -> None:
         """Kill the children that take too long. Raises ChildStartError, like ``start_waiting``."""
@@ -261,7 +261,7 @@ class ChildPool(Generic[ItemT]):
     def _take(self, slot: _Slot[ItemT], message: FromChild) -> None:
         if isinstance(message, CompilerReady):
             is_first, slot.is_ready = not slot.is_ready, True
-            slot.began_s = time.monotonic()
+            slot.began_s = awake_s()
             if is_first:
                 self._num_failed_starts = 0
                 self._give(slot)
@@ -304,7 +304,7 @@ class ChildPool(Generic[ItemT]):
                 _logger.warning("a process to %s kernels ended: %s", self._name, slot.report)
             return
         slot.item = None
-        seconds = time.monotonic() - slot.began_s
+        seconds = awake_s() - slot.began_s
         how = slot.child.describe_end()
         if slot.child.was_killed_by_another and not slot.report and self._work.excuses_kill(item):
             _logger.warning("%s: killed by another process; retrying once: %s", self._name, how)

@@ -26,7 +26,7 @@ class SpinCheck:
 
     Args:
         pid: the process.
-        now_s: the time of ``time.monotonic``.
+        now_s: the time of ``awake_s``, like that of all calls.
         least_cpu_s: processor time, in seconds.
     """
 

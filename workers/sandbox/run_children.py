@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import select
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from llmperf_common.awake_clock import POLL_S, awake_s
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.records import Device
 from workers.device.nvidia.nvml import problems_of
@@ -169,8 +169,8 @@ class RunChild:
     def _await_ready(self) -> Device:
         child = self.current
         assert child is not None, "no child to wait for"
-        while time.monotonic() - child.last_heard_s < START_TIMEOUT_S:
-            if not select.select([child], [], [], 1.0)[0]:
+        while awake_s() - child.last_heard_s < START_TIMEOUT_S:
+            if not select.select([child], [], [], POLL_S)[0]:
                 continue
             messages, hung_up = child.receive()
             for message in messages:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmperf_common.ids import sha256_hex
-from llmperf_common.ledger.holder import is_alive
+from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.files.filesystem import StoreError
 
@@ -78,7 +78,7 @@ def _is_left_over(folder: Path, holder: Holder) -> bool:
     if found.st_uid != os.getuid() or world.split("x")[0] != host:
         return False  # hosts may share this folder, and another host's process may be alive
     if world.split("x")[1:2] != [boot]:
-        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        booted_s = time.time() - boot_clock_s()
         return found.st_mtime < booted_s  # newer: it belongs to another host of this name
     # Containers may share this folder. The pid of another container means nothing here, so its
     # folders stay.

@@ -14,13 +14,13 @@ import selectors
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import pydantic
 
+from llmperf_common.awake_clock import POLL_S, awake_s
 from llmperf_common.errors import LlmperfError
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.least_time import DenseAccess
@@ -225,7 +225,7 @@ class _Pool:
             while idle and (job := next(jobs, None)) is not None:
                 child = idle.pop()
                 child = child if child in self._children else self._start()
-                child.give(*job, time.monotonic() + self._timeout_s)
+                child.give(*job, awake_s() + self._timeout_s)
             for child, result in self._wait():
                 assert child.job is not None
                 answers[child.job] = result
@@ -236,7 +236,7 @@ class _Pool:
 
     def _wait(self) -> Iterator[tuple[_ParseChild, Parsed]]:
         soonest_s = min(child.deadline_s for child in self._children)
-        ready = self._selector.select(max(0.0, soonest_s - time.monotonic()))
+        ready = self._selector.select(min(POLL_S, max(0.0, soonest_s - awake_s())))
         for key, _ in ready:
             child: _ParseChild = key.data
             try:
@@ -256,11 +256,11 @@ class _Pool:
                 # Another process may have killed the child, or an earlier source may have damaged
                 # it. So this source gets a new child.
                 fresh = self._start()
-                fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
+                fresh.give(child.job, child.line, awake_s() + self._timeout_s)
                 continue
             if line is not None:
                 yield child, _decoded(line, json.loads(child.line)["source"])
-        now_s = time.monotonic()
+        now_s = awake_s()
         for child in [one for one in self._children if one.deadline_s <= now_s]:
             if child.extend(now_s, self._timeout_s):
                 continue

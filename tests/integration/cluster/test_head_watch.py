@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -33,6 +34,24 @@ def test_a_head_that_answers_is_not_lost() -> None:
     assert address in lost[0]
 
 
+def test_a_raylet_that_ends_is_lost() -> None:
+    lost: list[str] = []
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        subprocess.Popen(["sleep", "60"]) as raylet,
+    ):
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with head_watched(
+            address, limit_s=1.0, raylet=psutil.Process(raylet.pid), lost=lost.append
+        ):
+            time.sleep(2)
+            assert lost == []
+            raylet.kill()  # it is not reaped, as Ray's raylet is not
+            time.sleep(2)
+    assert len(lost) == 1
+    assert "raylet" in lost[0]
+
+
 def test_the_limit_follows_that_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     assert joined_head_s() == 45.0
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
@@ -41,7 +60,8 @@ def test_the_limit_follows_that_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_the_death_of_our_own_head_ends_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_the_death_of_our_own_head_ends_the_run(tmp_path: Path, name: str) -> None:
     slow = [{"kernel": name, "action": "slow", "seconds": 0.05} for name in NAMES]
     with tempfile.TemporaryDirectory(prefix="lp-", dir="/tmp") as rays:
         collect = Collect(
@@ -55,7 +75,7 @@ def test_the_death_of_our_own_head_ends_the_run(tmp_path: Path) -> None:
         try:
             wait_for_rows(tmp_path / "data")
             begun = psutil.Process(running.pid).children(recursive=True)
-            (head,) = [one for one in begun if one.name() == "gcs_server"]
+            (head,) = [one for one in begun if one.name() == name]
             os.kill(head.pid, signal.SIGKILL)
             _, told = running.communicate(timeout=50)
         finally:

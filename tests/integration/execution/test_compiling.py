@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from llmperf_common.awake_clock import awake_s
 from llmperf_common.failures import Failure
 from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.protocol import Lease
@@ -96,7 +97,7 @@ def compile_all(
             for child in select.select(pool.children(), [], [], 0.1)[0]:
                 if child in pool.children():
                     pool.handle(child)
-            pool.check_deadlines(time.monotonic())
+            pool.check_deadlines(awake_s())
             finished += pool.take_finished()
     finally:
         pool.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from llmperf_common.awake_clock import awake_s
 from llmperf_common.failures import Failure
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
@@ -128,7 +129,7 @@ def drive(made: RunSlot, num_tasks: int, *, skip_s: float = 0.0) -> list[TaskSta
         for child in select.select(made.children(), [], [], 0.1)[0]:
             if child in made.children():
                 made.handle(child)
-        made.check_deadlines(time.monotonic() + skip_s)
+        made.check_deadlines(awake_s() + skip_s)
         finished += made.take_finished()
     return finished
 
@@ -419,7 +420,7 @@ def drive_once(made: RunSlot) -> list[TaskState]:
     for child in select.select(made.children(), [], [], 0.1)[0]:
         if child in made.children():
             made.handle(child)
-    made.check_deadlines(time.monotonic())
+    made.check_deadlines(awake_s())
     return made.take_finished()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 
 import pytest
 
-from llmperf_common.ledger.holder import has_ended, is_alive, this_process
+from llmperf_common.ledger.holder import boot_clock_s, has_ended, is_alive, this_process
 
 US = this_process()
 BOOT, _, NAMESPACE = US.boot_id.partition("+")
@@ -51,6 +52,26 @@ def test_a_process_that_ended_is_dead() -> None:
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     pid, ticks = map(int, done.stdout.split())
     assert not is_alive(dataclasses.replace(US, pid=pid, start_ticks=ticks))
+
+
+def test_time_namespaces_agree_on_the_clock_and_on_start_times() -> None:
+    pid, told = (
+        os.getpid(),
+        (
+            "import sys; from llmperf_common.ledger import holder as h; "
+            "print(h.boot_clock_s(), h._start_ticks(int(sys.argv[1])))"
+        ),
+    )
+    shifted = ["unshare", "--time", "--boottime", "100000", "--fork", "--kill-child"]
+    done = subprocess.run(
+        [*shifted, sys.executable, "-c", told, str(pid)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if "unshare" in done.stderr:
+        pytest.skip(f"no time namespaces here: {done.stderr.strip()[-200:]}")
+    clock_s, start_ticks = done.stdout.split()
+    assert abs(float(clock_s) - boot_clock_s()) < 60.0
+    assert int(start_ticks) == US.start_ticks
 
 
 _SEEN = """

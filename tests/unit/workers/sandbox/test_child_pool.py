@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from workers.sandbox import child_pool
 from workers.sandbox.child_pool import ChildPool
 from workers.sandbox.messages import CompilerReady, Counted, FromChild
 from workers.sandbox.run_children import ChildStartError
@@ -65,7 +65,7 @@ class Work:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pool's time, s."""
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(child_pool, "awake_s", lambda: now[0])
     return now
 
 
