@@ -21,6 +21,7 @@ import pydantic
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.files.foreign_json import check_characters
 from llmperf_common.files.outputs import file_to_write
 from llmperf_common.files.parquet_files import write_parquet
 from llmperf_common.files.parquet_memory import check_memory
@@ -28,11 +29,13 @@ from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.files.replacing import replacing
 from llmperf_common.files.visible import shortened
 from llmperf_common.ids import canonical_json, sha256_hex
-from llmperf_common.records import Argument, Kernel
+from llmperf_common.records import Argument, Kernel, Signature
 from llmperf_common.store.files.names import checked_id
+from llmperf_common.store.tables.foreign_analysis import check_analysis, check_positions
+from llmperf_common.store.tables.rows import check_storable
 from llmperf_common.text_limits import MAX_SOURCE_BYTES, MAX_TEXT_BYTES, length_problem
 from workers.corpus.files import CorpusError
-from workers.corpus.foreign_kernel import check_analysis, check_signature
+from workers.corpus.foreign_kernel import check_signature
 from workers.source.parse_pool import signature_from_json
 
 CORPUS_VERSION = 2
@@ -252,13 +255,10 @@ def _kernel(row: dict[str, Any]) -> Kernel:
             stage=Stage(row["failure_stage"]),
             detail=row["failure_detail"] or "",
         )
-    signature = None
-    if row["signature"] is not None:
-        signature = signature_from_json(json.loads(row["signature"]))
-        check_signature(signature)
+    signature = _signature(row["signature"])
     if signature is None and failure is None:
         raise ValueError(f"kernel {row['kernel_id']} has neither a signature nor a failure")
-    analysis, macros = _analysis(row.get("analysis")), row.get("invented_macros")
+    analysis, macros = _analysis(row.get("analysis"), signature), row.get("invented_macros")
     if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
         raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")
     return Kernel(
@@ -271,9 +271,22 @@ def _kernel(row: dict[str, Any]) -> Kernel:
     )
 
 
-def _analysis(text: str | None) -> Analysis | None:
+def _signature(text: str | None) -> Signature | None:
+    if text is None:
+        return None
+    document = json.loads(text)
+    if "\\u" in text:
+        check_characters(document)
+    signature = signature_from_json(document)
+    check_signature(signature)
+    return signature
+
+
+def _analysis(text: str | None, signature: Signature | None) -> Analysis | None:
     if text is None:
         return None
     analysis = _ANALYSIS.validate_json(text)
+    check_positions(analysis, signature)
     check_analysis(analysis)
+    check_storable(analysis)
     return analysis
