@@ -24,8 +24,9 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.files.foreign_json import check_characters
 from llmperf_common.files.outputs import file_to_write
 from llmperf_common.files.parquet_files import write_parquet
-from llmperf_common.files.parquet_memory import check_memory
+from llmperf_common.files.parquet_memory import ALWAYS_ALLOWED_TEXT_BYTES, MAX_RATIO, check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
+from llmperf_common.files.python_rows import python_rows
 from llmperf_common.files.replacing import replacing
 from llmperf_common.files.visible import shortened
 from llmperf_common.ids import canonical_json, sha256_hex
@@ -47,6 +48,8 @@ _VERSION_KEY, _SHA256_KEY, _SKIPPED_KEY = (
 _REQUIRED_TEXTS = (
     "kernel_id", "name", "source", "source_sha256", "path", "suite", "family_id", "build_options",
 )  # fmt: skip
+_KEPT_TEXTS = (*_REQUIRED_TEXTS, "failure_detail")
+"""Columns whose texts a kernel keeps as they are."""
 _REPEATED_TEXTS = ("name", "suite", "family_id", "build_options")
 _OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
 _LATER_TEXTS = ("analysis", "invented_macros")
@@ -153,7 +156,8 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             metadata = file.schema_arrow.metadata or {}
             _check_header(where, file.schema_arrow, metadata)
-            kernels = tuple(_kernels(file))
+            most = max(ALWAYS_ALLOWED_TEXT_BYTES, MAX_RATIO * data.size)
+            kernels = tuple(_kernels(file, most))
         skipped = _SKIPPED.validate_json(metadata.get(_SKIPPED_KEY, b"[]"))
     except CorpusError:
         raise  # CorpusError is a ValueError, too
@@ -179,13 +183,41 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     return Corpus(kernels=kernels, sha256=sha256, skipped=skipped)
 
 
-def _kernels(file: pq.ParquetFile) -> Iterator[Kernel]:
-    """Yield the kernels, a few hundred rows at a time; kernels share equal values in memory."""
+class _SharedTexts:
+    """The texts of a corpus's kernels: equal ones are in memory once, and all have a limit."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._texts: dict[str, str] = {}
+
+    def shared(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with its kept texts shared; ValueError if they take too much memory."""
+        for name in _KEPT_TEXTS:
+            text = row[name]
+            if text is not None and text not in self._texts:
+                self._texts[text] = text
+                self._num_bytes += sys.getsizeof(text)
+        if self._num_bytes > self._max_bytes:
+            raise ValueError(
+                f"kernel {shortened(str(row['kernel_id']))}: with it, the kernels' texts take more "
+                f"than the {self._max_bytes >> 20:,} MiB of memory that are allowed for a file of "
+                "this size"
+            )
+        return {**row, **{name: self._texts.get(row[name]) for name in _KEPT_TEXTS}}
+
+
+def _kernels(file: pq.ParquetFile, max_bytes: int) -> Iterator[Kernel]:
+    """Yield the kernels, a few at a time; kernels share equal values in memory.
+
+    Their texts may take ``max_bytes`` of memory.
+    """
     arguments: dict[Argument, Argument] = {}
     numbers: dict[float, float] = {}
+    texts = _SharedTexts(max_bytes=max_bytes)
     for batch in file.iter_batches(_ROWS_AT_ONCE):
-        for row in batch.to_pylist():
-            kernel = _kernel(row)
+        for row in python_rows(batch):
+            kernel = _kernel(texts.shared(row))
             if kernel.signature is not None:
                 kept = dataclasses.replace(
                     kernel.signature,
