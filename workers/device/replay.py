@@ -57,7 +57,7 @@ def _check_storable(file: ReplayFile) -> None:
 
     for recorded in file.analyses:
         try:
-            check_storable(recorded.record())
+            check_storable([recorded.record()])
         except ValueError as error:
             raise ValueError(f"the analysis of {recorded.kernel!r}: {error}") from None
 

@@ -79,7 +79,7 @@ def changed(value: Any, new: object, of: type) -> Iterator[Any]:
 def check(analysis: Analysis) -> None:
     check_analysis(analysis)
     check_positions(analysis, SIGNATURE)
-    check_storable(analysis)
+    check_storable([analysis])
 
 
 def is_accepted(analysis: Analysis) -> bool:
@@ -120,7 +120,7 @@ def test_every_share_is_checked(number: float) -> None:
 def test_half_of_a_surrogate_pair_is_refused() -> None:
     extent = dataclasses.replace(ANALYSIS.extents[0], reason="\ud800")
     with pytest.raises(ValueError, match="column analysis cannot hold"):
-        check_storable(dataclasses.replace(ANALYSIS, extents=(extent,)))
+        check_storable([ANALYSIS, dataclasses.replace(ANALYSIS, extents=(extent,))])
 
 
 @pytest.mark.parametrize(
