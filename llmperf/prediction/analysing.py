@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf_common.analysis import Analysis
+from llmperf_common.files.python_rows import python_rows
 from llmperf_common.files.visible import shortened
 from llmperf_common.records import Kernel
 from llmperf_common.store.files.filesystem import StoreError
@@ -83,11 +85,11 @@ class Analyst:
     def _from_store(self, kernel_id: str) -> Analysis | None:
         if not set(ANALYSIS_COLUMNS) <= set(self.stored.column_names):
             return None  # an earlier version made the run, and stored only the extents
-        row = self.stored.column("kernel_id").to_pylist()
-        if kernel_id not in row:
+        row = pc.index(self.stored.column("kernel_id"), kernel_id).as_py()
+        if row < 0:
             return None
         with reading(f"the memory analysis of kernel {kernel_id} in the model's kernels.parquet"):
-            return analysis_from_row(self.stored.slice(row.index(kernel_id), 1).to_pylist()[0])
+            return analysis_from_row(next(python_rows(self.stored.slice(row, 1))))
 
     def cpu_device(self, what_for: str) -> DeviceRef | str:
         """Return the CPU OpenCL device, or why there is no such device.

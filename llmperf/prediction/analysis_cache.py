@@ -17,7 +17,7 @@ from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.files.replacing import replacing
 from llmperf_common.store.tables.analysis_rows import analysis_columns, analysis_from_row
-from workers.corpus.foreign_kernel import check_analysis
+from llmperf_common.store.tables.foreign_analysis import check_analysis
 
 _MOST_BYTES = 2**24
 

@@ -116,7 +116,7 @@ class Model:
         self._measured = measured
         self._factors: dict[tuple[str, str], KernelFactors] = {}
         self._reader = SourceReader()
-        self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
+        self._trained = frozenset(run.kernels.column("kernel_id").unique().to_pylist())
 
     @classmethod
     def load(

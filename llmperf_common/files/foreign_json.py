@@ -65,6 +65,18 @@ def parse_json(data: bytes, *, max_values: int = MAX_VALUES) -> Any:
     return value
 
 
+def check_characters(value: Any) -> None:
+    r"""Check the texts of a document. An escape such as ``\ud800`` may stand for half a character.
+
+    Raises:
+        ValueError: A text has half of a surrogate pair, so it cannot be written as UTF-8.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text has half of a surrogate pair, which is no character") from None
+
+
 def _finite(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):

@@ -21,6 +21,9 @@ from llmperf_common.files.parquet_footer import column_chunks
 MAX_RATIO = 64
 """Maximum ratio of unpacked to packed bytes. LLMPerf's own tables reach 30."""
 ALWAYS_ALLOWED_BYTES = 256 * 2**20
+ALWAYS_ALLOWED_TEXT_BYTES = 128 * 2**20
+"""Bytes that a file's texts may always have as stored, each repeated one mostly once. Arrow takes up
+to four times as much for a moment while it reads them."""
 _MAX_ROW_GROUPS = 100_000
 _MAX_LEAVES = 1_000
 _VALUE_BYTES = 8
@@ -83,6 +86,7 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
     paths = [file.schema.column(number).path for number in range(facts.num_columns)]
     counts: dict[str, int] = defaultdict(int)
     texts: dict[str, int] = defaultdict(int)
+    stored: dict[str, int] = defaultdict(int)
     for number, chunk in enumerate(column_chunks(memoryview(data))):
         if not paths or chunk.path != paths[number % len(paths)]:
             raise ValueError("its columns are not in the order of its schema")
@@ -90,12 +94,14 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             raise ValueError("a column has a negative number of values")
         counts[chunk.path] += chunk.num_values
         if chunk.is_text:
+            stored[chunk.path] += chunk.uncompressed_bytes
             texts[chunk.path] += chunk.num_values * max(1, chunk.uncompressed_bytes)
     num_bytes = 0
     for path, num_values in counts.items():
         shape = _shape_of(path, shapes)
         if shape is None:
             texts.pop(path, None)
+            stored.pop(path, None)
             continue
         # Without lists of varying lengths, the number of values follows from the number of rows.
         slots = (
@@ -104,6 +110,7 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
             else max(num_values, facts.num_rows * shape.fixed)
         )
         num_bytes = _within(num_bytes + slots * (_VALUE_BYTES + _OFFSET_BYTES * shape.levels), most)
+    _within(sum(stored.values()), max(ALWAYS_ALLOWED_TEXT_BYTES, MAX_RATIO * packed_bytes))
     # A column's exact size is counted only if the column could take more than an eighth of the
     # limit, with its longest possible string in every row.
     for path, most_in_it in texts.items():

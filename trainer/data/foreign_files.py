@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from llmperf_common.errors import LlmperfError
 from llmperf_common.files.foreign_json import parse_json
 from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
+from llmperf_common.text_limits import MAX_TEXT_BYTES
 from trainer.errors import BadInput
 
 MAX_JSON_BYTES = 32 * 2**20
@@ -101,7 +103,13 @@ def read_ascii(path: Path, *, max_bytes: int) -> str:
     return data.decode("ascii")
 
 
-def read_table(path: Path, wanted: pa.Schema, *, others: Collection[str] = ()) -> pa.Table:
+def read_table(
+    path: Path,
+    wanted: pa.Schema,
+    *,
+    others: Collection[str] = (),
+    max_text_bytes: int = MAX_TEXT_BYTES,
+) -> pa.Table:
     """Return some columns of a Parquet file; no other column is unpacked.
 
     Args:
@@ -109,11 +117,12 @@ def read_table(path: Path, wanted: pa.Schema, *, others: Collection[str] = ()) -
         wanted: columns that the file must have, with the types to cast them to. A field that is not
             nullable must have no nulls.
         others: names of further columns, which may be missing and keep their types.
+        max_text_bytes: maximum bytes of a text of a wanted column.
 
     Raises:
         OSError: The file cannot be read.
         ValueError: The file is too large, or a wanted column is missing, is of another type or has
-            nulls. Names and types are checked before anything is unpacked.
+            nulls or a longer text. Names and types are checked before anything is unpacked.
         ArrowException: The file is damaged.
     """
     data = pa.py_buffer(_read(path, MAX_TABLE_BYTES))
@@ -128,7 +137,16 @@ def read_table(path: Path, wanted: pa.Schema, *, others: Collection[str] = ()) -
     for field in wanted:
         if not field.nullable and table.column(field.name).null_count:
             raise ValueError(f"column {field.name} has nulls")
+        _check_texts(field.name, table.column(field.name), max_text_bytes)
     return table
+
+
+def _check_texts(name: str, column: pa.ChunkedArray, most: int) -> None:
+    if not pa.types.is_string(column.type):
+        return
+    longest = pc.max(pc.binary_length(column)).as_py() or 0
+    if longest > most:
+        raise ValueError(f"column {name} has a text of {longest:,} bytes, more than {most:,}")
 
 
 def _check_columns(stored: pa.Schema, wanted: pa.Schema) -> None:

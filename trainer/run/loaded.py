@@ -63,6 +63,8 @@ _KERNELS = pa.schema(
     ]
 )
 """Columns that are read of ``kernels.parquet``, besides those of the memory analysis."""
+_LONGEST_ID = 64
+"""Maximum bytes of a text of these columns: a SHA-256 has 64 hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +179,10 @@ def load_run(folder: Path) -> LoadedRun:
         known = _training_range(folder)
         devices = _devices(folder / DEVICE_FILE)
         kernels = read_table(
-            folder / KERNELS_FILE, _KERNELS, others=(*ANALYSIS_COLUMNS, INPUTS_COLUMN)
+            folder / KERNELS_FILE,
+            _KERNELS,
+            others=(*ANALYSIS_COLUMNS, INPUTS_COLUMN),
+            max_text_bytes=_LONGEST_ID,
         )
         learnt = folder / FEW_SHOT_FILE
         with _named(learnt):

@@ -21,18 +21,22 @@ import pydantic
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.files.foreign_json import check_characters
 from llmperf_common.files.outputs import file_to_write
 from llmperf_common.files.parquet_files import write_parquet
-from llmperf_common.files.parquet_memory import check_memory
+from llmperf_common.files.parquet_memory import ALWAYS_ALLOWED_TEXT_BYTES, MAX_RATIO, check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
+from llmperf_common.files.python_rows import python_rows
 from llmperf_common.files.replacing import replacing
 from llmperf_common.files.visible import shortened
 from llmperf_common.ids import canonical_json, sha256_hex
-from llmperf_common.records import Argument, Kernel
+from llmperf_common.records import Argument, Kernel, Signature
 from llmperf_common.store.files.names import checked_id
+from llmperf_common.store.tables.foreign_analysis import check_analysis, check_positions
+from llmperf_common.store.tables.rows import check_storable
 from llmperf_common.text_limits import MAX_SOURCE_BYTES, MAX_TEXT_BYTES, length_problem
 from workers.corpus.files import CorpusError
-from workers.corpus.foreign_kernel import check_analysis, check_signature
+from workers.corpus.foreign_kernel import check_signature
 from workers.source.parse_pool import signature_from_json
 
 CORPUS_VERSION = 2
@@ -44,6 +48,8 @@ _VERSION_KEY, _SHA256_KEY, _SKIPPED_KEY = (
 _REQUIRED_TEXTS = (
     "kernel_id", "name", "source", "source_sha256", "path", "suite", "family_id", "build_options",
 )  # fmt: skip
+_KEPT_TEXTS = (*_REQUIRED_TEXTS, "failure_detail")
+"""Columns whose texts a kernel keeps as they are."""
 _REPEATED_TEXTS = ("name", "suite", "family_id", "build_options")
 _OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
 _LATER_TEXTS = ("analysis", "invented_macros")
@@ -65,6 +71,7 @@ _ANALYSIS: pydantic.TypeAdapter[Analysis] = pydantic.TypeAdapter(Analysis)
 _MACROS: pydantic.TypeAdapter[tuple[str, ...]] = pydantic.TypeAdapter(tuple[str, ...])
 _MAGIC = b"PAR1"
 _ROWS_AT_ONCE = 500
+_ANALYSES_AT_ONCE = 100
 _MAX_FILE_BYTES = 2**30
 
 
@@ -150,7 +157,11 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             metadata = file.schema_arrow.metadata or {}
             _check_header(where, file.schema_arrow, metadata)
-            kernels = tuple(_kernels(file))
+            most = max(ALWAYS_ALLOWED_TEXT_BYTES, MAX_RATIO * data.size)
+            kernels = tuple(_kernels(file, most))
+        for first in range(0, len(kernels), _ANALYSES_AT_ONCE):
+            some = kernels[first : first + _ANALYSES_AT_ONCE]
+            check_storable([one.analysis for one in some if one.analysis is not None])
         skipped = _SKIPPED.validate_json(metadata.get(_SKIPPED_KEY, b"[]"))
     except CorpusError:
         raise  # CorpusError is a ValueError, too
@@ -176,13 +187,41 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     return Corpus(kernels=kernels, sha256=sha256, skipped=skipped)
 
 
-def _kernels(file: pq.ParquetFile) -> Iterator[Kernel]:
-    """Yield the kernels, a few hundred rows at a time; kernels share equal values in memory."""
+class _SharedTexts:
+    """The texts of a corpus's kernels: equal ones are in memory once, and all have a limit."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._texts: dict[str, str] = {}
+
+    def shared(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with its kept texts shared; ValueError if they take too much memory."""
+        for name in _KEPT_TEXTS:
+            text = row[name]
+            if text is not None and text not in self._texts:
+                self._texts[text] = text
+                self._num_bytes += sys.getsizeof(text)
+        if self._num_bytes > self._max_bytes:
+            raise ValueError(
+                f"kernel {shortened(str(row['kernel_id']))}: with it, the kernels' texts take more "
+                f"than the {self._max_bytes >> 20:,} MiB of memory that are allowed for a file of "
+                "this size"
+            )
+        return {**row, **{name: self._texts.get(row[name]) for name in _KEPT_TEXTS}}
+
+
+def _kernels(file: pq.ParquetFile, max_bytes: int) -> Iterator[Kernel]:
+    """Yield the kernels, a few at a time; kernels share equal values in memory.
+
+    Their texts may take ``max_bytes`` of memory.
+    """
     arguments: dict[Argument, Argument] = {}
     numbers: dict[float, float] = {}
+    texts = _SharedTexts(max_bytes=max_bytes)
     for batch in file.iter_batches(_ROWS_AT_ONCE):
-        for row in batch.to_pylist():
-            kernel = _kernel(row)
+        for row in python_rows(batch):
+            kernel = _kernel(texts.shared(row))
             if kernel.signature is not None:
                 kept = dataclasses.replace(
                     kernel.signature,
@@ -252,13 +291,10 @@ def _kernel(row: dict[str, Any]) -> Kernel:
             stage=Stage(row["failure_stage"]),
             detail=row["failure_detail"] or "",
         )
-    signature = None
-    if row["signature"] is not None:
-        signature = signature_from_json(json.loads(row["signature"]))
-        check_signature(signature)
+    signature = _signature(row["signature"])
     if signature is None and failure is None:
         raise ValueError(f"kernel {row['kernel_id']} has neither a signature nor a failure")
-    analysis, macros = _analysis(row.get("analysis")), row.get("invented_macros")
+    analysis, macros = _analysis(row.get("analysis"), signature), row.get("invented_macros")
     if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
         raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")
     return Kernel(
@@ -271,9 +307,21 @@ def _kernel(row: dict[str, Any]) -> Kernel:
     )
 
 
-def _analysis(text: str | None) -> Analysis | None:
+def _signature(text: str | None) -> Signature | None:
+    if text is None:
+        return None
+    document = json.loads(text)
+    if "\\u" in text:
+        check_characters(document)
+    signature = signature_from_json(document)
+    check_signature(signature)
+    return signature
+
+
+def _analysis(text: str | None, signature: Signature | None) -> Analysis | None:
     if text is None:
         return None
     analysis = _ANALYSIS.validate_json(text)
+    check_positions(analysis, signature)
     check_analysis(analysis)
     return analysis

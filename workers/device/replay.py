@@ -21,6 +21,7 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.files.plain_files import is_own_file, open_to_append
 from llmperf_common.ids import content_id
 from llmperf_common.records import Access, ArgumentKind, Device, Kernel, LaunchConfig
+from llmperf_common.store.tables.foreign_analysis import check_positions
 from workers.device.interface import DeviceFailure, DeviceRef, Program
 from workers.device.replay_file import (
     ANALYSIS_ACTIONS,
@@ -41,10 +42,24 @@ def replay_ref(selector: str) -> DeviceRef:
     path = Path(replay_path(selector)).resolve()
     file = read_replay_file(path)
     device = file.device
+    _check_storable(file)
     count = _sentinel_count(path)
     if file.sentinel_factors and is_own_file(count) is False:
         raise ValueError(f"{count} is a link or not a regular file: remove it")
     return DeviceRef(selector=f"{REPLAY_PREFIX}{path}", platform=device.platform, name=device.name)
+
+
+def _check_storable(file: ReplayFile) -> None:
+    """Raise ValueError if a dataset cannot hold an analysis of the file."""
+    if not file.analyses:
+        return
+    from llmperf_common.store.tables.rows import check_storable  # noqa: PLC0415  (children: no Arrow)
+
+    for recorded in file.analyses:
+        try:
+            check_storable([recorded.record()])
+        except ValueError as error:
+            raise ValueError(f"the analysis of {recorded.kernel!r}: {error}") from None
 
 
 class _Script:
@@ -126,7 +141,8 @@ class ReplayAnalyser:
         """Return the recorded analysis of the kernel.
 
         Raises:
-            DeviceFailure: The file has no analysis of this kernel.
+            DeviceFailure: The file has no analysis of this kernel, or it names arguments that the
+                kernel does not have.
         """
         for behaviour in self._script.due(kernel.name, ANALYSIS_ACTIONS, None):
             if behaviour.action is Action.HANG_ANALYSIS:
@@ -134,9 +150,19 @@ class ReplayAnalyser:
             _die()
         for recorded in self._script.file.analyses:
             if recorded.kernel == kernel.name:
-                return recorded.record()
+                return _fitting(recorded.record(), kernel)
         detail = "a replay device cannot be probed, and its file has no analysis of this kernel"
         raise _failure(FailureCode.UNSUPPORTED, Stage.PROBE, detail)
+
+
+def _fitting(analysis: Analysis, kernel: Kernel) -> Analysis:
+    """Return the analysis of a kernel; DeviceFailure if it names arguments that are not there."""
+    try:
+        check_positions(analysis, kernel.signature)
+    except ValueError as error:
+        detail = f"the replay file's analysis does not fit the kernel: {error}"
+        raise _failure(FailureCode.UNSUPPORTED, Stage.PROBE, detail) from None
+    return analysis
 
 
 class ReplaySession:

@@ -19,20 +19,32 @@ from __future__ import annotations
 import fnmatch
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 from pydantic import Field
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.config import ConfigError, Node
-from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.files.foreign_json import check_characters, parse_json
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.ids import content_id
 from llmperf_common.records import Device
 from llmperf_common.store.tables.analysis_rows import analysis_from_row
+from llmperf_common.store.tables.foreign_analysis import check_analysis
 
 _MAX_BYTES = 256 * 2**20
+_MAX_UNITS = 2**31 - 1
+_MAX_SIZE = 2**53
+"""Largest number of work-items and of bytes. The numbers are far above those of any device, and fit
+the columns of ``devices`` and the numbers of JSON."""
+_MAX_RATE = 1e12
+"""Largest frequency (MHz), bandwidth and throughput."""
+_MAX_NS = 1e15
+"""Longest time of a model, about 12 days. Products of larger numbers would not be finite."""
+_MAX_FACTOR = 1e6
+Size = Annotated[int, Field(ge=1, le=_MAX_SIZE)]
+Rate = Annotated[float, Field(gt=0, le=_MAX_RATE)]
 
 
 class Action(StrEnum):
@@ -77,22 +89,22 @@ class ReplayDevice(Node):
     name: str = "Replay device"
     platform: str = "replay"
     driver: str = "1"
-    compute_units: int = Field(default=4, ge=1)
-    max_work_group_size: int = Field(default=1024, ge=1)
-    max_work_item_sizes: tuple[int, ...] = (1024, 1024, 64)
-    max_clock_mhz: float | None = Field(default=1000.0, gt=0)
-    global_memory_bytes: int = Field(default=8 * 2**30, ge=1)
-    max_allocation_bytes: int = Field(default=2 * 2**30, ge=1)
-    local_memory_bytes: int = Field(default=48 * 1024, ge=1)
-    last_level_cache_bytes: int = Field(default=4 * 2**20, ge=1)
+    compute_units: int = Field(default=4, ge=1, le=_MAX_UNITS)
+    max_work_group_size: Size = 1024
+    max_work_item_sizes: tuple[Size, ...] = Field(default=(1024, 1024, 64), min_length=1)
+    max_clock_mhz: Rate | None = 1000.0
+    global_memory_bytes: Size = 8 * 2**30
+    max_allocation_bytes: Size = 2 * 2**30
+    local_memory_bytes: Size = 48 * 1024
+    last_level_cache_bytes: Size = 4 * 2**20
     has_fp64: bool = True
     has_half: bool = False
-    timer_step_ns: float | None = Field(default=1.0, gt=0)
-    peak_dram_gbps: float | None = Field(default=None, gt=0)
-    peak_l2_gbps: float | None = Field(default=None, gt=0)
-    peak_fp32_gflops: float | None = Field(default=None, gt=0)
-    peak_fp64_gflops: float | None = Field(default=None, gt=0)
-    launch_floor_ns: float | None = Field(default=None, gt=0)
+    timer_step_ns: float | None = Field(default=1.0, gt=0, le=_MAX_NS)
+    peak_dram_gbps: Rate | None = None
+    peak_l2_gbps: Rate | None = None
+    peak_fp32_gflops: Rate | None = None
+    peak_fp64_gflops: Rate | None = None
+    launch_floor_ns: float | None = Field(default=None, gt=0, le=_MAX_NS)
 
     def record(self) -> Device:
         """Return the device's record."""
@@ -123,7 +135,7 @@ class RecordedAnalysis(Node):
     @pydantic.model_validator(mode="after")
     def _can_be_read(self) -> RecordedAnalysis:
         try:
-            self.record()
+            check_analysis(self.record())
         except (KeyError, TypeError) as error:
             raise ValueError(f"the analysis of {self.kernel!r} cannot be read: {error!r}") from None
         return self
@@ -138,11 +150,11 @@ class RecordedAnalysis(Node):
 class TimeModel(Node):
     """A config's time without recorded readings: floor + work-items x rate, with seeded noise."""
 
-    floor_ns: float = Field(default=4000.0, gt=0)
-    ns_per_work_item: float = Field(default=0.1, ge=0)
+    floor_ns: float = Field(default=4000.0, gt=0, le=_MAX_NS)
+    ns_per_work_item: float = Field(default=0.1, ge=0, le=_MAX_NS)
     noise: float = Field(default=0.005, ge=0, lt=1)
     """Half width of the uniform relative noise."""
-    cold_factor: float = Field(default=1.5, ge=1)
+    cold_factor: float = Field(default=1.5, ge=1, le=_MAX_FACTOR)
     """A launch after a cache flush takes this many times longer."""
 
 
@@ -154,7 +166,7 @@ class Behaviour(Node):
     action: Action
     at_config: int | None = Field(default=None, ge=0)
     """Misbehave only at this ``prepare`` of the loaded kernel, counted from 0; None: at each."""
-    factor: float = Field(default=2.0, gt=0)
+    factor: float = Field(default=2.0, gt=0, le=_MAX_FACTOR)
     seconds: float = Field(default=0.1, ge=0)
     once: bool = False
     """Whether to happen once over all processes; a file beside the replay file records that."""
@@ -192,7 +204,10 @@ def read_replay_file(path: Path) -> ReplayFile:
             The message names the file and the key.
     """
     try:
-        values = parse_json(read_plain(path, max_bytes=_MAX_BYTES))
+        data = read_plain(path, max_bytes=_MAX_BYTES)
+        values = parse_json(data)
+        if not data.isascii() or b"\\u" in data:
+            check_characters(values)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except UnfitFileError as error:

@@ -20,6 +20,7 @@ import pyarrow.csv
 
 from llmperf_common.csv_cells import safe_texts
 from llmperf_common.files.outputs import OutputTaken, is_folder
+from llmperf_common.files.python_rows import parts
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, StoreError
 from llmperf_common.store.manifests.run import RUN_FILE
@@ -75,7 +76,11 @@ def _write(dataset: Dataset, table: str, path: Path, fmt: ExportFormat) -> None:
             else pyarrow.csv.CSVWriter(file, schema)
         )
         for part in dataset.iter_table(table):
-            writer.write_table(part if fmt is ExportFormat.ARROW else _flattened(part, schema))
+            if fmt is ExportFormat.ARROW:
+                writer.write_table(part)
+                continue
+            for rows in parts(part):
+                writer.write_table(_flattened(rows, schema))
 
 
 @contextlib.contextmanager

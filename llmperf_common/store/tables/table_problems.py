@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.features.launch_columns import MAX_DIMS
 from llmperf_common.features.table_columns import MAX_POSITION, flat_lists
+from llmperf_common.files.python_rows import row_problem
 from llmperf_common.launch import MOST_ELEMENTS
 from llmperf_common.schemas import TABLES, missing_or_changed_columns
 from llmperf_common.store.tables.text_lengths import too_long_texts
@@ -40,7 +41,11 @@ def table_problems(table: str, stored: pa.Schema, found: pa.Table) -> list[str]:
         *columns_without_values(table, found),
         *columns_of_impossible_values(table, found),
     ]
-    return problems or [*impossible_sizes(table, found), *impossible_arguments(table, found)]
+    return (
+        problems
+        or [*impossible_sizes(table, found), *impossible_arguments(table, found)]
+        or too_large_rows(table, found)
+    )
 
 
 def columns_without_values(table: str, found: pa.Table) -> list[str]:
@@ -131,6 +136,12 @@ def impossible_arguments(table: str, found: pa.Table) -> list[str]:
             what = f"has an argument whose {words} is not from 0 to {most:,}"
             problems.append(_message(table, "args", what, wrong))
     return problems
+
+
+def too_large_rows(table: str, found: pa.Table) -> list[str]:
+    """Return a message if a row would take too much memory in Python, such as millions of lists."""
+    problem = row_problem(found)
+    return [] if problem is None else [f"{table}: {problem}"]
 
 
 def _message(table: str, column: str, what: str, wrong: npt.NDArray[np.bool_]) -> str:

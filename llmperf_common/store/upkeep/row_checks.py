@@ -18,6 +18,7 @@ from llmperf_common.failures import OK_STATUS, CensorReason, FailureCode
 from llmperf_common.features.launch_columns import device_from_mapping
 from llmperf_common.features.table_columns import MAX_POSITION
 from llmperf_common.features.work import OPTIONAL_WORK
+from llmperf_common.files.python_rows import python_rows
 from llmperf_common.ids import ID_HEX_DIGITS, canonical_json, kernel_id, sha256_hex, task_id
 from llmperf_common.records import ArgumentKind
 from llmperf_common.store.tables.rows import FEWEST_FOR_IQR
@@ -56,7 +57,7 @@ def check_kernels(table: pa.Table, name: str, plan_hashes: Collection[str]) -> l
     """
     bad_task, bad_kernel, bad_source = [], [], []
     columns = ["task_id", "kernel_id", "device_class", "name", "source", "source_sha256", "build"]
-    for row in table.select(columns).to_pylist():
+    for row in python_rows(table.select(columns)):
         task, kernel, source = row["task_id"], row["kernel_id"], row["source"]
         if task not in {
             task_id(plan_hash=plan, kernel_id=kernel, device_class=row["device_class"])

@@ -24,6 +24,8 @@ __kernel void huge(__global S {argument}, __global int *b) {{ b[get_global_id(0)
 """
 FEWEST = ("--samples-per-kernel", "2", "--set", "timing.spin_up_ms=0")
 Change = Callable[[dict[str, Any]], None]
+TARGET = {"position": 0, "form": {"constant": 1}}
+ROLE = {"position": 1, "rule": "bounded", "targets": [TARGET]}
 
 
 def collect(corpus: Path, folder: Path) -> Done:
@@ -99,6 +101,10 @@ def test_a_corpus_with_such_a_number_is_refused(tmp_path: Path, change: Change, 
         (setting(["global_size_0"] * 100_000, "extents", 0, "form", "terms", 0, "factors"), "factors"),
         (setting([[2**40]], "overflowing_local_sizes"), "overflowing local size"),
         (setting({"contents": {"rule": "flags", "limit": 2**70}}, "inputs"), "limit of the contents"),
+        (setting(2**31, "extents", 1, "position"), "an extent is of argument 2147483648"),
+        (setting({"scalars": [{"position": 2**31, "value": "root"}]}, "inputs"), "a chosen scalar is of argument"),
+        (setting([ROLE | {"position": 2**31}], "index_roles"), "an index role is of argument"),
+        (setting([ROLE | {"targets": [TARGET | {"position": 2**31}]}], "index_roles"), "an index target is of argument"),
     ],
 )  # fmt: skip
 def test_a_corpus_with_such_an_analysis_is_refused(
@@ -106,6 +112,12 @@ def test_a_corpus_with_such_an_analysis_is_refused(
 ) -> None:
     done = collect(corpus_with(tmp_path, "analysis", change), tmp_path)
     assert_refused(done, Exit.BAD_INPUT, "c.parquet", words, "build it again")
+
+
+def test_a_corpus_with_half_a_character_is_refused(tmp_path: Path) -> None:
+    change = setting("\ud800", "arguments", 0, "name")
+    done = collect(corpus_with(tmp_path, "signature", change), tmp_path)
+    assert_refused(done, Exit.BAD_INPUT, "c.parquet", "half of a surrogate pair", "build it again")
 
 
 def corpus_with(folder: Path, column: str, change: Change) -> Path:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from llmperf_common.files import parquet_memory
 from llmperf_common.files.parquet_footer import MAX_FOOTER_BYTES, ColumnChunk, column_chunks
 from llmperf_common.files.parquet_memory import check_memory
 
@@ -120,6 +121,21 @@ def packed(table: pa.Table) -> pa.Buffer:
     stream = pa.BufferOutputStream()
     pq.write_table(table, stream)
     return stream.getvalue()
+
+
+def test_distinct_texts_have_a_lower_limit_than_repeated_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Arrow takes four times the bytes of distinct texts while it reads them."""
+    monkeypatch.setattr(parquet_memory, "ALWAYS_ALLOWED_TEXT_BYTES", 4 * 2**20)
+    monkeypatch.setattr(parquet_memory, "MAX_RATIO", 1)
+    distinct = packed(pa.table({"a": [1] * 5, "x": [f"{n}" + "a" * 2**20 for n in range(5)]}))
+    with pytest.raises(ValueError, match="decompressed it would take 5 MiB"):
+        check_memory(distinct)
+    check_memory(distinct, ["a"])
+    check_memory(packed(pa.table({"x": ["a" * 2**20] * 100})))
+    monkeypatch.setattr(parquet_memory, "MAX_RATIO", 10**6)
+    check_memory(distinct)
 
 
 FIXED = pa.list_(pa.int64(), 3)

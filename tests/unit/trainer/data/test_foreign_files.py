@@ -70,6 +70,13 @@ def test_only_wanted_columns_are_read(tmp_path: Path) -> None:
     assert read_table(path, pa.schema([]), others=("minutes",)).num_columns == 0
 
 
+def test_a_text_longer_than_its_reader_allows(tmp_path: Path) -> None:
+    path = written(tmp_path, TABLE.set_column(0, "kernel_id", pa.array(["a", "b" * 65])))
+    assert read_table(path, WANTED).num_rows == 2
+    with pytest.raises(ValueError, match="column kernel_id has a text of 65 bytes, more than 64"):
+        read_table(path, WANTED, max_text_bytes=64)
+
+
 def test_a_column_that_nobody_wants_is_not_unpacked(tmp_path: Path) -> None:
     source = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int8()), ["x" * MIB])
     bomb = pa.table({"kernel_id": ["a"] * 300, "time_ns": [1.0] * 300, "source": source})

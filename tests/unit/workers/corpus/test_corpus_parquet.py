@@ -11,7 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmperf_common.analysis import Analysis, InputChoice
+from llmperf_common.ids import sha256_hex
 from tests.support.factories.dataset_factory import make_kernel
+from tests.support.measured import GIB
+from tests.support.own_memory import peak_bytes
+from workers.corpus import parquet
 from workers.corpus.parquet import is_corpus
 from workers.corpus.read import (
     Corpus,
@@ -23,6 +27,16 @@ from workers.corpus.read import (
 )
 
 VADD = "__kernel void vadd(__global float *a) { a[get_global_id(0)] += 1; }\n"
+_READ = """
+import sys
+from workers.corpus.parquet import CorpusError, read_corpus
+try:
+    read_corpus(sys.argv[1])
+except CorpusError as error:
+    assert "texts take more" in str(error)
+else:
+    raise SystemExit("the corpus was read")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +116,45 @@ def test_what_many_kernels_have_in_common_is_in_memory_once(tmp_path):
     assert last is not None
     assert all(a is b for a, b in zip(first.arguments, last.arguments, strict=True))
     assert {id(name) for name in first.static_features} == {id(n) for n in last.static_features}
+
+
+def with_sources(folder: Path, sources: list[str]) -> Path:
+    """Write a corpus of one kernel for each source."""
+    kernels = sorted(
+        (
+            replace(make_kernel(i), source=text, source_sha256=sha256_hex(text.encode()))
+            for i, text in enumerate(sources)
+        ),
+        key=lambda one: one.kernel_id,
+    )
+    write_corpus(
+        folder / "c.parquet", Corpus(kernels=tuple(kernels), sha256=corpus_sha256(kernels))
+    )
+    return folder / "c.parquet"
+
+
+def test_kernels_of_one_file_share_its_text(tmp_path: Path) -> None:
+    path = with_sources(tmp_path, [VADD * 1000] * 20)
+    assert len({id(one.source) for one in read_corpus(path).kernels}) == 1
+
+
+def test_texts_count_as_python_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one emoji, a text takes four bytes for each character."""
+    monkeypatch.setattr(parquet, "ALWAYS_ALLOWED_TEXT_BYTES", 2 * 2**20)
+    monkeypatch.setattr(parquet, "MAX_RATIO", 1)
+    plain = [f"//{number} " + "x" * 100_000 for number in range(10)]
+    assert len(read_corpus(with_sources(tmp_path, plain)).kernels) == 10
+    with pytest.raises(CorpusError, match="texts take more than the 2 MiB of memory"):
+        read_corpus(with_sources(tmp_path, [f"{text}\U0001f600" for text in plain]))
+
+
+def test_a_small_corpus_of_long_texts_takes_less_than_a_gibibyte(tmp_path: Path) -> None:
+    """15 sources of 8 MiB, each with an emoji, took 1.2 GiB."""
+    sources = [f"//{number}\U0001f600" + "x" * (2**23 - 100) for number in range(15)]
+    path = with_sources(tmp_path, sources)
+    del sources
+    assert path.stat().st_size < 2**20
+    assert peak_bytes(_READ, path) < 0.95 * GIB
 
 
 @pytest.mark.parametrize(("share", "is_read"), [(1 + 2e-15, True), (1.1, False), (-0.1, False)])

@@ -119,6 +119,23 @@ def test_speed_is_wall_time(tmp_path: Path) -> None:
         ('{"behaviours": [{"kernel": "x", "action": "sing"}]}', ["behaviours.0.action", "sing"]),
         ('{"timings": [{"kernel": "x"}]}', ["timings.0.global_size"]),
         ('{"device": {"compute_units": 0}}', ["device.compute_units"]),
+        ('{"device": {"compute_units": 2147483648}}', ["device.compute_units"]),
+        ('{"device": {"max_work_group_size": 9223372036854775808}}', ["max_work_group_size"]),
+        ('{"device": {"global_memory_bytes": 1%s}}' % ("0" * 30), ["global_memory_bytes"]),
+        ('{"device": {"max_allocation_bytes": 1%s}}' % ("0" * 30), ["max_allocation_bytes"]),
+        ('{"device": {"local_memory_bytes": 1%s}}' % ("0" * 30), ["local_memory_bytes"]),
+        ('{"device": {"last_level_cache_bytes": 1%s}}' % ("0" * 30), ["last_level_cache_bytes"]),
+        ('{"device": {"max_work_item_sizes": [-1, 0, 64]}}', ["max_work_item_sizes.0"]),
+        (
+            '{"device": {"max_work_item_sizes": [64, 64, 1%s]}}' % ("0" * 30),
+            ["max_work_item_sizes"],
+        ),
+        ('{"device": {"max_work_item_sizes": []}}', ["max_work_item_sizes"]),
+        ('{"device": {"max_clock_mhz": 1e308}}', ["max_clock_mhz"]),
+        ('{"device": {"platform": "\\ud800"}}', ["half of a surrogate pair"]),
+        ('{"model": {"floor_ns": 1e308}}', ["model.floor_ns"]),
+        ('{"model": {"ns_per_work_item": 1e308}}', ["model.ns_per_work_item"]),
+        ('{"model": {"cold_factor": 1e308}}', ["model.cold_factor"]),
     ],
 )
 def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -280,16 +297,28 @@ def test_without_a_recorded_analysis_the_device_says_that_it_cannot_probe(tmp_pa
         analyser.analyse(make_kernel("other"))
 
 
+def test_an_analysis_of_another_kernel_is_not_used(tmp_path: Path) -> None:
+    row = {**VADD_ROW, "analysis": [{"position": 9, "constant": 1, "terms": []}]}
+    analyser = ReplayAnalyser(write(tmp_path, analyses=[row]))
+    with pytest.raises(DeviceFailure, match="of argument 9, but the kernel has 1 arguments"):
+        analyser.analyse(make_kernel("vadd"))
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"analysis": [{"position": 0, "constant": 1, "terms": [{"factor": "n"}]}]},
         {"index_roles": [{"position": 0, "rule": "shuffled", "targets": []}]},
         {"extents": []},
+        {"analysis": [{"position": 2**31, "constant": 1, "terms": []}]},
+        {"analysis": [{"position": 0, "constant": 2**70, "terms": []}]},
+        {"overflowing_local_sizes": [[2**31]]},
+        {"inputs": {"scalars": [{"position": 2**31, "value": "root"}]}},
+        {"inputs": {"num_tried": 2**31}},
     ],
 )
 def test_a_bad_recorded_analysis_is_refused_with_its_place(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
-    with pytest.raises(ValueError, match="analyses"):
+    with pytest.raises(ValueError, match=r"analyses|the analysis of 'vadd'"):
         write(tmp_path, analyses=[{**VADD_ROW, **change}])

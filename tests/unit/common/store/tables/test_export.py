@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from llmperf_common.files import python_rows
 from llmperf_common.files.outputs import OutputTaken
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.tables.export import ExportFormat, _flat_schema, _flattened, export
@@ -44,6 +45,15 @@ def test_csv_holds_the_same_values_with_lists_as_json(dataset, tmp_path):
         for row, wanted in zip(rows, table.to_pylist(), strict=True):
             for field in table.schema:
                 check_cell(row[field.name], wanted[field.name], field.type)
+
+
+def test_csv_does_not_depend_on_how_many_rows_are_converted_at_once(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = export(dataset, tmp_path / "whole", ExportFormat.CSV)
+    monkeypatch.setattr(python_rows, "PART_BYTES", 1)
+    in_parts = export(dataset, tmp_path / "parts", ExportFormat.CSV)
+    assert [one.read_bytes() for one in in_parts] == [one.read_bytes() for one in whole]
 
 
 def check_cell(text: str, value: object, kind: pa.DataType) -> None:

@@ -82,6 +82,17 @@ def longer(rows: pa.Table) -> pa.Table:
     return with_value("source", 0, "B" * 4 * 2**20)(rows)
 
 
+def test_a_row_of_millions_of_empty_lists_is_refused(tmp_path: Path) -> None:
+    """12 million take 48 MiB in Arrow, but 800 MiB in Python."""
+    path = make_dataset(tmp_path)
+    rewrite(path, "kernels", with_value("overflowing_local_sizes", 0, [[]] * 4_000_000))
+    words = "kernels: row 1 would take "
+    assert any(words in one.what for one in verify(path).problems)
+    with pytest.raises(ShardError, match=words):
+        open_dataset(path).kernels(["overflowing_local_sizes"])
+    assert open_dataset(path).kernels(["name"]).num_rows == 3
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "whole": lambda path: open_dataset(path).kernels(),
     "one by one": lambda path: list(open_dataset(path).iter_table("kernels")),
