@@ -46,7 +46,8 @@ def test_a_kernel_that_hangs_costs_its_own_child_only(ref: DeviceRef) -> None:
     for outcome in found["k"]:
         assert isinstance(outcome, Failure)
         assert outcome.code is FailureCode.HANG
-        assert "killed after 6 s" in outcome.detail
+        # On a busy host the limit on processor time (8 s) can end the child first.
+        assert any(one in outcome.detail for one in ("killed after 6 s", "8 s of processor time"))
 
 
 DIVERGING = (

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from llmperf_common.text_limits import MAX_TEXT_BYTES
 from tests.support.factories.synthetic_dataset import take_out, trained
 from trainer.errors import BadInput
 from trainer.prediction import calibrate
@@ -123,9 +124,15 @@ def test_other_types_and_columns_that_mean_the_same(run: LoadedRun) -> None:
 
 
 def test_one_long_id_takes_no_memory_for_each_row(run: LoadedRun) -> None:
-    """numpy would make an array of rows x longest id x 4 bytes: 40 GB here."""
-    change(run, column("kernel_id", first("x" * 10_000_000, pa.string())))
+    """numpy would make an array of rows x longest id x 4 bytes."""
+    change(run, column("kernel_id", first("x" * MAX_TEXT_BYTES, pa.string())))
     assert few_shot_of_run(run)
+
+
+def test_a_very_long_id_is_refused(run: LoadedRun) -> None:
+    change(run, column("kernel_id", first("x" * (MAX_TEXT_BYTES + 1), pa.string())))
+    with pytest.raises(BadInput, match=r"kernel_id has a text of .* bytes.*: train the run again"):
+        few_shot_of_run(run)
 
 
 @pytest.mark.parametrize("limit", ["_MOST_KERNELS", "_MOST_LAUNCHES"])
