@@ -249,7 +249,8 @@ def _spread(values: _Floats, weights: _Floats) -> float:
     return float(np.sqrt(weights @ (values - mean) ** 2 / weights.sum())) / mean
 
 
-def _global_accesses(copy: CountedCopy) -> _Floats:
+def global_accesses(copy: CountedCopy) -> _Floats:
+    """Return the number of accesses to global memory in one execution of each block."""
     tallies = _tallies(copy)
     return tallies["global_loads"] + tallies["global_stores"] + tallies["global_atomics"]
 
@@ -260,7 +261,7 @@ def misses_accesses(copy: CountedCopy, sample: Sample, ends: Sequence[UnitCounts
     Units that did not run may execute it, too, with other addresses. If one of the ``ends`` (units
     of the launch that reach furthest) ran it, the others are taken to access lower addresses.
     """
-    missed = sample.unseen & (_global_accesses(copy) > 0)
+    missed = sample.unseen & (global_accesses(copy) > 0)
     for one in ends:
         missed &= ~one.rows.any(axis=0)
     if sample.is_exact or not missed.any():
@@ -276,7 +277,7 @@ def _relative_error(copy: CountedCopy, sample: Sample) -> float:
         return 0.0
     errors = (
         _standard_error(sample, of_blocks) + _unseen_error(copy, sample, of_blocks)
-        for of_blocks in (block_costs(copy), _global_accesses(copy))
+        for of_blocks in (block_costs(copy), global_accesses(copy))
     )
     return min(_LARGEST_ERROR, max(errors))
 

@@ -16,9 +16,7 @@ from llmperf_common.records import LaunchConfig
 from workers.device.interface import AccessRange, DeviceFailure
 from workers.work import reuse
 from workers.work.counted_copy import CountedCopy
-from workers.work.estimate import (
-    misses_accesses,
-)
+from workers.work.estimate import global_accesses, misses_accesses
 from workers.work.opencl_virtual import VirtualKernel
 from workers.work.sampling.cuts import (
     Marks,
@@ -29,6 +27,7 @@ from workers.work.sampling.cuts import (
     merged,
     sampled,
 )
+from workers.work.sampling.reach import active_box, furthest, is_uniform
 from workers.work.sampling.runs import KernelBudget, UncountedError, UnitRuns
 from workers.work.sampling.sample import Sample, places_within, sample_of
 from workers.work.sampling.strips import Diagonal, find_diagonal, find_strips, hints
@@ -45,7 +44,8 @@ _FEW_UNITS = 16
 """Maximum units of a small sample. They suffice to find most places in the NDRange where a guard or
 a bound begins to act."""
 _MOST_FOR_CUTS = 28
-"""Maximum work-groups that the search for cuts runs. A bisection of 128 groups takes seven."""
+"""Maximum work-groups that the search for cuts runs, and warps of a small sample. A bisection of 128
+units takes seven."""
 _FEWEST_GROUPS = 12
 """Minimum work-groups of a sample, however many the search has run."""
 _MOST_FOR_STRIPS = 24
@@ -87,8 +87,11 @@ class VirtualLaunch:
         self._num_for_strips = 0
         self._diagonal: Diagonal | None = None
         self._whole = boxes(grid)
-        self._corner: Place | None = None
-        """The last unit before all cuts."""
+        self._has_accesses = global_accesses(copy) > 0
+        self._furthest: list[Place] = []
+        self._active: tuple[Box, frozenset[int]] | None = None
+        self._is_regular = False
+        """Whether the compared units do the same, whatever the data."""
 
     def everything(self) -> Sample:
         """Run all units, then record what all work-groups touch; raises UncountedError."""
@@ -106,17 +109,25 @@ class VirtualLaunch:
         return self._fair_sample(most=_FEW_UNITS)
 
     def has_run_all_code(self, sample: Sample) -> bool:
-        """Whether the units that reach furthest have run, and code with accesses is not rare.
-
-        These are the first unit, the last one, and the last one before all cuts. Heavy launches
-        leave out some of them.
-        """
+        """Whether the units that reach furthest have run, and code with accesses is not rare."""
         if sample.is_exact:
             return True
-        if self._corner is None or not all(place in self._runs for place in self._ends):
+        if not self._furthest or not all(place in self._runs for place in self._ends):
             return False
-        ends = [self._runs.counts[place] for place in (self._ends[-1], self._corner)]
-        return not misses_accesses(self._copy, sample, ends)
+        ends = (self._ends[-1], *self._furthest)
+        if self._is_regular:
+            ran = {place: self._accesses(place) for place in self._runs.counts}
+            known = frozenset[int]().union(*(ran[place] for place in ends))
+            if not all(accesses <= known for accesses in ran.values()):
+                return False
+            if self._active is None or not is_uniform(self._grid, *self._active, ran.items()):
+                return False
+        return not misses_accesses(self._copy, sample, [self._runs.counts[at] for at in ends])
+
+    def _accesses(self, place: Place) -> frozenset[int]:
+        """Return which blocks with accesses to global memory a unit ran."""
+        ran = (self._runs.busiest(place) > 0) & self._has_accesses
+        return frozenset(np.flatnonzero(ran).tolist())
 
     @property
     def _ends(self) -> list[Place]:
@@ -139,9 +150,9 @@ class VirtualLaunch:
             places = self._runs.run_some(sampled(self._whole, most, (1,)))
             if is_heavy:
                 self._runs.run_some(self._ends)
-            ran = {(self._runs.busiest(at) > 0).tobytes() for at in self._ends if at in self._runs}
+            ran = {self._accesses(at) for at in self._ends if at in self._runs}
             if len(ran) == 1:
-                self._corner = self._ends[-1]
+                self._furthest = self._ends[-1:]
             return self._sample(list(dict.fromkeys((*first, *places))), self._whole)
         parts = self._parts(most)
         if grid.num_units - len(self._runs) <= most:
@@ -162,7 +173,7 @@ class VirtualLaunch:
     def _parts(self, most: int) -> tuple[Box, ...]:
         """Run some of ``most`` units to find the parts of the launch that do different things."""
         grid, by_groups = self._grid, self._copy.by_groups
-        for_search = max(most, _MOST_FOR_CUTS) if by_groups else most // 2
+        for_search = max(most if by_groups else most // 2, _MOST_FOR_CUTS)
         some = self._runs.run_some(
             list(dict.fromkeys((*self._ends, *sampled(self._whole, 2, (1,)))))
         )
@@ -172,8 +183,10 @@ class VirtualLaunch:
         )
         key_of = self._runs.key_within(for_search, is_regular=is_regular)
         cuts = find_cuts(grid, key_of, hints(grid, self._config.local_size, self._scalars))
-        if all(len(one) < 2 for one in cuts):
-            self._corner = self._last_before(cuts)
+        self._is_regular = is_regular
+        self._active = active_box(grid, cuts, self._accesses_if_affordable)
+        if self._active is not None:
+            self._furthest = furthest(grid, *self._active, self._accesses_if_affordable)
         nothing: Marks = ((),) * len(grid.sides)
         before: Marks = tuple(tuple(cut - 1 for cut in one) for one in cuts)
         edges, layers = [before], nothing
@@ -196,16 +209,8 @@ class VirtualLaunch:
         few = int(self._runs.left_ns / self._runs.each_ns) // _FEW_EACH
         return boxes(grid, choices, most=max(1, min(most_parts, few)))
 
-    def _last_before(self, cuts: Marks) -> Place | None:
-        """Run and return the last unit before all cuts; the launch's last unit if they are narrow.
-
-        A narrow part says nothing about code that may also run elsewhere.
-        """
-        high = tuple(min((side, *one)) for side, one in zip(self._grid.sides, cuts, strict=True))
-        if not Box(low=(0,) * len(high), high=high).is_wide(self._grid):
-            return self._ends[-1]
-        corner = tuple(one - 1 for one in high)
-        return corner if self._runs.run_some([corner]) else None
+    def _accesses_if_affordable(self, place: Place) -> frozenset[int] | None:
+        return self._accesses(place) if self._runs.run_some([place]) else None
 
     def _strips(self, limit: int, is_regular: bool) -> Marks:
         """Find rows, planes and a diagonal that differ from what is around them."""

@@ -58,7 +58,9 @@ def _line(grid: Grid, key_of: KeyOf) -> Place:
 def _cut(side: int, line: Place, axis: int, key_of: KeyOf, hints: Sequence[int]) -> tuple[int, ...]:
     low, high = line[axis], side - 1
     first, last = (key_of((*line[:axis], at, *line[axis + 1 :])) for at in (low, high))
-    if first is None or last is None or first == last:
+    if first is None or last is None:
+        return (low + 1, high) if high - low > 1 else ()
+    if first == last:
         return ()
     likely = iter([at for cut in hints for at in (cut - 1, cut)])
     is_first_step = True
