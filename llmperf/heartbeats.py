@@ -22,6 +22,7 @@ LONGEST_TEXT = 300
 """Maximum number of characters of a text; the rest is cut off. Workers report at most as many."""
 _MOST_ENTRIES = 20
 """Maximum number of entries of a list or table; a driver reports at most 10 idle slots."""
+_CODES = frozenset(code.value for code in FailureCode)
 _FINAL = ("ended", "drained", "failed")
 _LARGEST_COUNT = 2**53
 _LARGEST_RATE = 1e12
@@ -94,11 +95,14 @@ def _number(value: Any, least: float, most: float) -> float:
 
 
 def _failures(value: Any) -> dict[str, int]:
-    return {FailureCode(code).value: number for code, number in _counts(value).items()}
+    """Return the counts of the codes that we know; a newer collector may report others, too."""
+    if not isinstance(value, dict):
+        raise ValueError("not a table of counts")
+    return _counts({name: number for name, number in value.items() if name in _CODES})
 
 
 def _counts(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or len(value) > max(_MOST_ENTRIES, len(FailureCode)):
+    if not isinstance(value, dict) or len(value) > max(_MOST_ENTRIES, len(_CODES)):
         raise ValueError("not a table of counts")
     return {_text(name): _count(number) for name, number in value.items()}
 

@@ -16,7 +16,7 @@ LONGEST_GAP_S = 1.0
 """Seconds between two readings above which this process counts as stopped in between. Code that
 waits for a deadline reads the clock at least every ``POLL_S`` seconds."""
 POLL_S = 0.5
-_COUNTED_S = 0.2
+_COUNTED_S = POLL_S
 """Seconds that count for a longer gap. Not zero, so that deadlines pass even if all gaps are long.
 """
 
@@ -24,8 +24,9 @@ _COUNTED_S = 0.2
 class AwakeClock:
     """Monotonic seconds without the time in which the process was stopped; call it to read it.
 
-    A gap may also be long because this process was busy, for example with a slow upload. Then
-    deadlines end later than they should, which does no harm.
+    A gap may also be long because this process was busy, for example with a slow upload. Then a
+    hung child ends later than it should: twice as late if each gap is slightly longer than
+    ``LONGEST_GAP_S``, and still later if gaps are longer.
 
     Args:
         clock_s: monotonic seconds, which also count while the process is stopped.
@@ -33,7 +34,7 @@ class AwakeClock:
     >>> times_s = iter([0.0, 0.5, 60.5, 61.0])
     >>> clock = AwakeClock(lambda: next(times_s))
     >>> [round(clock(), 3) for _ in range(3)], round(clock.missed_s, 3)
-    ([0.5, 0.7, 1.2], 59.8)
+    ([0.5, 1.0, 1.5], 59.5)
     """
 
     def __init__(self, clock_s: Callable[[], float] | None = None) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
@@ -79,10 +79,20 @@ class Node(pydantic.BaseModel):
 
 
 def _has_switch(value: Any) -> bool:
-    inner = value.values() if isinstance(value, dict) else value
-    return isinstance(value, bool) or (
-        isinstance(inner, list | tuple | ValuesView) and any(isinstance(one, bool) for one in inner)
-    )
+    """Whether a value is ``true`` or ``false``, or contains one at any depth.
+
+    >>> _has_switch({"a": [[1, True]]}), _has_switch([[1], {"a": 2}])
+    (True, False)
+    """
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, bool):
+            return True
+        if isinstance(one, Mapping | list | tuple | set | frozenset) and id(one) not in seen:
+            seen.add(id(one))  # a list may contain itself
+            waiting += one.values() if isinstance(one, Mapping) else one
+    return False
 
 
 def _takes_switch(kind: Any) -> bool:

@@ -33,7 +33,7 @@ _HARMLESS: Final = frozenset(
     {
         "db", "decode_responses", "encoding", "health_check_interval", "max_connections", "protocol", "retry_on_timeout",
         "socket_connect_timeout", "socket_keepalive", "socket_timeout", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs",
-        "ssl_certfile", "ssl_check_hostname", "ssl_keyfile", "timeout", "virtual_host",
+        "ssl_certfile", "ssl_check_hostname", "ssl_ciphers", "ssl_keyfile", "ssl_min_version", "timeout", "virtual_host",
     }
 )  # fmt: skip
 """Query options of a URL whose values are not secret and may appear in a message."""

@@ -7,6 +7,7 @@ arguments from a URL (classes, callables), and raises all kinds of errors for wr
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -35,6 +36,16 @@ def _is_timeout(text: str) -> bool:
     return is_number and 0 < float(text) <= _LONGEST_TIMEOUT_S
 
 
+def _are_ciphers(text: str) -> bool:
+    if re.fullmatch("[!-~]+", text) is None:
+        return False
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).set_ciphers(text)
+    except ssl.SSLError:
+        return False
+    return True
+
+
 _TEXT = _Option("a text", _matches(r"[^\0]+"))
 _FILE = _Option("a path", _matches(r"[^\0]+"))
 _NUMBER = _Option("a whole number of at most 6 digits", _matches("[0-9]{1,6}"))
@@ -48,7 +59,9 @@ OPTIONS: Mapping[str, _Option] = MappingProxyType(
         "db": _NUMBER,
         "username": _TEXT,
         "password": _TEXT,
-        "client_name": _Option("ASCII letters without spaces", _matches("[!-~]{1,100}")),
+        "client_name": _Option(
+            "1 to 100 printable ASCII characters without spaces", _matches("[!-~]{1,100}")
+        ),
         "protocol": _Option("2 or 3", _matches("[23]")),
         "max_connections": _Option("a whole number of 1 to 999999", _matches("[1-9][0-9]{0,5}")),
         "health_check_interval": _NUMBER,
@@ -63,6 +76,8 @@ OPTIONS: Mapping[str, _Option] = MappingProxyType(
         "ssl_password": _TEXT,
         "ssl_cert_reqs": _Option("none, optional or required", _matches("none|optional|required")),
         "ssl_check_hostname": _SWITCH,
+        "ssl_min_version": _Option("771 (TLS 1.2) or 772 (TLS 1.3)", _matches("77[12]")),
+        "ssl_ciphers": _Option("a list of ciphers that this machine's OpenSSL has", _are_ciphers),
     }
 )
 """The options that a ledger's URL may have."""

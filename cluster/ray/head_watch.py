@@ -93,7 +93,7 @@ def _watch(
 ) -> None:
     num_silent, silent_since_s = 0, 0.0
     while not end.wait(_POLL_S):
-        if raylet is not None and _has_ended(raylet):
+        if raylet is not None and has_ended(raylet):
             lost(f"the head of the Ray cluster is gone: its raylet has ended: {_RESUME}")
             return
         if _answers(address):
@@ -113,14 +113,25 @@ def _watch(
 def own_raylet() -> psutil.Process | None:
     """Return the raylet among the children of this process; None if there is none."""
     ours = psutil.Process().children(recursive=True)
-    return next((one for one in ours if one.name() == "raylet"), None)
+    return next((one for one in ours if _name_of(one) == "raylet"), None)
 
 
-def _has_ended(process: psutil.Process) -> bool:
+def _name_of(process: psutil.Process) -> str:
+    """Return the name of a process; "" if it has ended or cannot be looked at."""
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return ""
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process is certainly gone; False if it cannot be looked at."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
+    except psutil.NoSuchProcess:
         return True
+    except psutil.Error:
+        return False
 
 
 def _answers(address: str) -> bool:

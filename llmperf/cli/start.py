@@ -15,16 +15,20 @@ from llmperf.exits import run_guarded
 
 def run() -> None:
     """Run the command line and end the process with a code of ``llmperf.exits.Exit``."""
-    if "collect" in sys.argv:
+    if _command() == "collect":
         _let_signals_interrupt()
-    run_guarded(_import_main)
+    run_guarded(_import_and_run)
+
+
+def _command() -> str | None:
+    """Return the first argument that is no option; no option before a command takes a value."""
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+
+
+def _import_and_run() -> None:
     from llmperf.cli import main  # noqa: PLC0415
 
     main.run()
-
-
-def _import_main() -> None:
-    from llmperf.cli import main  # noqa: F401, PLC0415
 
 
 def _let_signals_interrupt() -> None:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 from llmperf_common.ledger.protocol import Holder
 
+_ROUNDING_TICKS = 1
+"""By how much the start time of a process may differ between two time namespaces. The kernel and
+``_start_ticks`` each round, and the shift of a namespace may be no whole number of ticks."""
+
 
 def boot_clock_s() -> float:
     """Return the seconds since boot, suspended time included; all processes of a host agree.
@@ -71,7 +75,9 @@ def has_ended(holder: Holder) -> bool:
         found = _start_ticks(holder.pid)
     except PermissionError:  # hidepid=1: the process exists
         return False
-    return found != holder.start_ticks and (found is not None or _sees_all())
+    if found is None:
+        return _sees_all()
+    return abs(found - holder.start_ticks) > _ROUNDING_TICKS
 
 
 def _sees_all() -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmperf_common.analysis import Analysis
+from llmperf_common.awake_clock import POLL_S
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.records import Kernel
 from workers.corpus.parquet import Corpus
@@ -28,7 +29,6 @@ from workers.sandbox.messages import Analysed, AnalyseJob, FromChild
 from workers.sandbox.scratch import check_space, scratch_folder
 
 ANALYSIS_TIMEOUT_S = 60.0
-_POLL_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +173,7 @@ def _analysed(
             pool.submit(_Item(kernel=kernel))
         try:
             while num_left:
-                pool.step(_POLL_S)
+                pool.step(POLL_S)
                 finished = pool.take_finished()
                 num_left -= len(finished)
                 if finished:

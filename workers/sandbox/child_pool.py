@@ -175,11 +175,12 @@ class ChildPool(Generic[ItemT]):
     def step(self, wait_s: float) -> None:
         """Start waiting items, process what children send within ``wait_s`` s, and kill late ones.
 
-        For an owner that watches only this pool. Raises ChildStartError.
+        Returns earlier if a child sends something, and after ``POLL_S`` s at the latest. For an
+        owner that watches only this pool. Raises ChildStartError.
         """
         self.start_waiting()
         by_descriptor = {child.fileno(): child for child in self.children()}
-        for descriptor in select.select(list(by_descriptor), [], [], wait_s)[0]:
+        for descriptor in select.select(list(by_descriptor), [], [], min(wait_s, POLL_S))[0]:
             child = by_descriptor[descriptor]
             if child in self.children():
                 self.handle(child)

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from llmperf_common.awake_clock import POLL_S
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.work import Work
 from llmperf_common.ledger.holder import this_process
@@ -30,7 +31,6 @@ COUNT_CPU_S = 8.0
 computes too long; ``COUNT_TIMEOUT_S`` ends a kernel that waits."""
 _logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 2
-_POLL_S = 1.0
 _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
 
 
@@ -126,7 +126,7 @@ def count_all(
                     num_open += 1
                 if not num_open:
                     return
-                pool.step(_POLL_S)
+                pool.step(POLL_S)
                 finished = pool.take_finished()
                 num_open -= len(finished)
                 if finished:

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llmperf_common.awake_clock import POLL_S
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.accesses import AccessTrace
 from llmperf_common.ledger.holder import this_process
@@ -22,7 +23,6 @@ from workers.sandbox.scratch import check_space, scratch_folder
 from workers.work.children import COUNT_CPU_S, COUNT_TIMEOUT_S, has_barrier_call
 
 _MAX_ATTEMPTS = 2
-_POLL_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def trace_all(
             for one in items:
                 pool.submit(one)
             while not pool.is_idle:
-                pool.step(_POLL_S)
+                pool.step(POLL_S)
                 check_space(scratch)
         finally:
             pool.close()

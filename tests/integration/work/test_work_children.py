@@ -61,7 +61,8 @@ DIVERGING = (
 def test_what_was_counted_before_a_hang_is_kept_whatever_the_order(ref: DeviceRef) -> None:
     kernel = kernel_of(DIVERGING)
     configs = configs_of(kernel, 256, 64, 320, 128)
-    hung, small, lost, middle = count_work(kernel, configs, ref, timeout_s=6)
+    # On a busy host a build takes seconds; elsewhere the limit on processor time (8 s) ends the hang.
+    hung, small, lost, middle = count_work(kernel, configs, ref, timeout_s=20)
     assert isinstance(small, Work)
     assert isinstance(middle, Work)
     assert (small.active_items, middle.active_items) == (64, 128)

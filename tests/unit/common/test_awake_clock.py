@@ -36,7 +36,7 @@ def test_a_stop_counts_as_one_poll(time_s: Time) -> None:
     clock = AwakeClock(time_s)
     begin_s = clock()
     time_s.now_s += 3600.0
-    assert 0 < clock() - begin_s < POLL_S
+    assert 0 < clock() - begin_s <= POLL_S
     assert clock.missed_s == pytest.approx(3600.0, abs=POLL_S)
 
 
@@ -48,16 +48,16 @@ def test_a_second_stop_counts_no_more_than_the_first(time_s: Time) -> None:
         clock()
         time_s.now_s += POLL_S
         clock()
-    assert clock() - begin_s < 3 * 2 * POLL_S
+    assert clock() - begin_s <= 3 * 2 * POLL_S
 
 
-def test_deadlines_pass_even_if_each_poll_is_slow(time_s: Time) -> None:
+def test_polls_that_take_a_little_more_than_the_longest_gap_halve_the_speed(time_s: Time) -> None:
     clock = AwakeClock(time_s)
     begin_s = clock()
     for _ in range(100):
-        time_s.now_s += 2 * LONGEST_GAP_S
+        time_s.now_s += LONGEST_GAP_S + 0.001
         clock()
-    assert clock() - begin_s > 10.0
+    assert clock() - begin_s == pytest.approx(50.0 * LONGEST_GAP_S)
 
 
 def test_it_never_runs_backwards(time_s: Time) -> None:

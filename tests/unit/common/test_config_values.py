@@ -20,6 +20,9 @@ class Typed(Node):
     number: int | None = None
     numbers: tuple[float, ...] = ()
     by_name: dict[str, int] | None = None
+    pairs: tuple[tuple[int, ...], ...] = ()
+    lists: dict[str, list[dict[str, int]]] | None = None
+    switches: dict[str, list[bool]] | None = None
     choice: Literal[1, 2] = 2
 
 
@@ -38,7 +41,15 @@ def test_true_is_no_number(key: str, value: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"number": True}, {"numbers": [1, True]}, {"by_name": {"a": True}}, {"choice": True}]
+    "values",
+    [
+        {"number": True},
+        {"numbers": [1, True]},
+        {"by_name": {"a": True}},
+        {"choice": True},
+        {"pairs": [[1], [2, True]]},
+        {"lists": {"a": [{"b": 1}, {"b": False}]}},
+    ],
 )
 def test_true_is_no_number_in_any_field(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="must be another type than true or false"):
@@ -52,6 +63,19 @@ def test_true_is_a_switch() -> None:
     }
     for root in (CollectConfig, TrainConfig, ClusterConfig):
         assert root.from_mapping(root().model_dump()) == root()
+
+
+def test_switches_deep_in_a_value_and_values_without_an_end() -> None:
+    assert Typed.from_mapping({"switches": {"a": [True]}}).switches == {"a": [True]}
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ConfigError, match="pairs"):
+        Typed.from_mapping({"pairs": endless})
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(ConfigError, match="pairs"):
+        Typed.from_mapping({"pairs": deep})
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -41,8 +41,10 @@ _MESSAGE_DIRECTIVES = frozenset({"error", "warning"})
 _NOT_IN_A_MESSAGE = re.compile(r"[^\w .,:;()<>=+/-]|/(?=/)")
 _REFUSED_PRAGMA = re.compile(r"\b(?:dependency|module|include_alias|pch_preprocess|__debug)\b")
 _REFUSED_PRAGMA_IN_CODE = re.compile(
-    r"\bdependency\b|\bclang\s+module\b|\binclude_alias\b|\b__debug\b"
+    r"\bdependency\b|\binclude_alias\b|\bclang(?:\s|/\*[^*/]*\*/)+(?:module|__debug)\b"
 )
+"""Texts that refuse all ``_Pragma`` of a source. Macros may join a pragma of other pieces; a
+``__debug`` made in this way ends at most the compiler's own child process."""
 _ASSEMBLY = frozenset({"asm", "__asm", "__asm__"})
 _QUESTIONS = frozenset({"__has_include", "__has_include_next", "__has_embed", "__has_include__"})
 _RESERVED = tuple([word] for word in _ASSEMBLY | _QUESTIONS)

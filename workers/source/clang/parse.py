@@ -33,8 +33,8 @@ _TARGET = (
     "-cl-no-stdinc", "-nostdinc", "-Xclang", "-fdeclare-opencl-builtins", "-include", _PRELUDE_NAME,
     "-Xclang", "-disable-pragma-debug-crash",
 )  # fmt: skip
-"""The last option disarms ``#pragma clang __debug`` in every spelling: it can crash the parser, or
-keep it busy until its time is up."""
+"""The last option disarms ``#pragma clang __debug``, also if a macro or ``_Pragma`` makes it. Without
+the option, this pragma can crash the parser, or keep it busy until its time is up."""
 _KEEP_GOING = 0x200
 """libclang's flag KeepGoing. With it, a type that a missing header would declare gives an error;
 otherwise libclang guesses the type."""

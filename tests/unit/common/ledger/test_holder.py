@@ -25,15 +25,24 @@ def test_this_process_is_alive() -> None:
     "change",
     [
         {"pid": 2**22 + 1},
-        {"start_ticks": US.start_ticks + 1},
+        {"start_ticks": US.start_ticks + 2},
+        {"start_ticks": US.start_ticks - 2},
         {"boot_id": f"another-boot+{NAMESPACE}"},
     ],
-    ids=["no such pid", "the pid is another's", "an earlier boot"],
+    ids=["no such pid", "the pid was another's", "the pid is another's", "an earlier boot"],
 )
 def test_the_dead_of_this_host(change: dict[str, object]) -> None:
     dead = dataclasses.replace(US, **change)  # type: ignore[arg-type]
     assert not is_alive(dead)
     assert has_ended(dead) == (dead.boot_id == US.boot_id), "another machine may have our name"
+
+
+@pytest.mark.parametrize("num_ticks", [-1, 1])
+def test_a_holder_seen_from_another_time_namespace_is_alive(num_ticks: int) -> None:
+    """The shift between the namespaces may be no whole number of ticks."""
+    seen = dataclasses.replace(US, start_ticks=US.start_ticks + num_ticks)
+    assert is_alive(seen)
+    assert not has_ended(seen)
 
 
 @pytest.mark.parametrize(

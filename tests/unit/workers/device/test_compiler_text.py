@@ -103,11 +103,27 @@ def test_pragmas_that_read_are_errors(secret: Path, pragma: str) -> None:
         "#pragma clang __de\\\nbug /* x */ crash",
         "%:pragma clang/* x */__debug crash",
         '_Pragma("clang __debug crash")',
+        '_Pragma("clang/* x */__debug crash")',
         "#define S(x) #x\n#define P(x) _Pragma(S(x))\nP(clang __debug crash)",
     ],
 )
 def test_pragmas_that_crash_a_compiler_are_errors(pragma: str) -> None:
     assert complaints(compiler_text(pragma + KERNEL)) != []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '#define __debug(x)\n#define UNROLL _Pragma("unroll")\n',
+        '#define UNROLL _Pragma("unroll") // clang has a pragma __debug\n',
+        '#define UNROLL _Pragma("unroll")\nconstant int __debug = 1;\n',
+    ],
+)
+def test_a_name_of_a_refused_pragma_refuses_no_other_pragma(line: str) -> None:
+    loop = "{ UNROLL for (int i = 0; i < 4; i++) x[i] = i; }"
+    kernel = f"{line}kernel void k(global int *x) {loop}"
+    assert complaints(kernel) == []
+    assert complaints(compiler_text(kernel)) == []
 
 
 ASSEMBLY = {

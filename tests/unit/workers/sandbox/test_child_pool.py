@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -57,7 +59,7 @@ class Work:
         return answer.is_last
 
     def timed_out(self, item: str, after_s: float) -> None:
-        assert after_s == LIMIT_S
+        assert after_s == self.timeout_s
         self.late.append(item)
 
 
@@ -69,8 +71,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def pool_of_one() -> tuple[ChildPool[str], Work, FakeChild]:
-    child, work = FakeChild(), Work()
+def pool_of_one(child: FakeChild | None = None) -> tuple[ChildPool[str], Work, FakeChild]:
+    child, work = child or FakeChild(), Work()
     pool: ChildPool[str] = ChildPool(
         start_child=lambda _name: child,  # type: ignore[arg-type, return-value]
         name="c",
@@ -196,3 +198,30 @@ def test_children_that_never_come_to_speak_fail_no_item(clock: list[float]) -> N
     with pytest.raises(ChildStartError, match="no answer from it within 120 s"):
         pool.check_deadlines(clock[0])
     assert work.late == []
+
+
+class SilentChild(FakeChild):
+    """Has a descriptor on which nothing ever arrives."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+def test_a_silent_child_ends_at_its_limit_even_if_the_owner_waits_long() -> None:
+    """By the real clock, which takes a wait of more than a second for a stop of this process."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pool, work, child = pool_of_one(SilentChild(ours.fileno()))
+        work.timeout_s = 3.0
+        pool.submit("a")
+        pool.start_waiting()
+        hear(pool, child, CompilerReady())
+        begin_s = time.monotonic()
+        while not pool.is_idle and time.monotonic() - begin_s < 10.0:
+            pool.step(1.0)
+        assert 3.0 <= time.monotonic() - begin_s <= 4.5
+    assert work.late == ["a"]
