@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from llmperf_common.import_path import path_of_packages
+
 _logger = logging.getLogger(__name__)
 
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -66,15 +68,17 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
     token = {} if any(map(os.environ.get, _TOKEN_VARIABLES)) else _new_token()
     with (
         _private_folder() as folder,
-        _environment(ray, {**_LOOPBACK, "RAY_AUTH_MODE": "token", **token}),
+        _environment(ray, {**_LOOPBACK, "RAY_AUTH_MODE": "token", **token, **path_of_packages()}),
     ):
-        ray.init(
-            address="local",
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-            _temp_dir=folder,
-            **options,
-        )
+        # Ray's processes import from the directory in which they are started.
+        with contextlib.chdir(Path(folder).parent):
+            ray.init(
+                address="local",
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                _temp_dir=folder,
+                **options,
+            )
         try:
             address = ray.util.get_node_ip_address()
             if not ipaddress.ip_address(address).is_loopback:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from workers.device.interface import DeviceRef
 from workers.discovery.candidates import INTEL_PACKAGES, POCL_VARIABLE, Source, candidates
 from workers.discovery.find import NoDevice, choose, try_all_runtimes
+from workers.sandbox.child_environment import PYTHON
 
 EXIT_OK = 0
 EXIT_NO_DEVICE = 4
@@ -60,7 +61,7 @@ def _intel_device(*, again: bool = False) -> DeviceRef | NoDevice:
 
 
 def _install() -> bool:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", *INTEL_PACKAGES]
+    command = [*PYTHON, "-m", "pip", "install", "--quiet", *INTEL_PACKAGES]
     done = subprocess.run(command, stdout=sys.stderr, check=False)
     if done.returncode != 0:
         _say(f"{' '.join(command)} failed with exit code {done.returncode}")

@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from llmperf_common.records import Device
 from workers.device.interface import DeviceRef
 from workers.device.opencl.cache import remove_dead_caches
 from workers.discovery.candidates import AbsentSource, Candidate, Source
-from workers.sandbox.child_environment import child_environment
+from workers.sandbox.child_environment import PYTHON, child_environment
 
 PROBE_TIMEOUT_S = 10.0
 """Seconds that a runtime has for each of its devices; a working CPU runtime needs 1 to 3."""
@@ -141,7 +140,7 @@ class _Child:
 
     def __init__(self, candidate: Candidate, start: int, wanted: str) -> None:
         arguments = [str(os.getpid()), str(start), wanted]
-        self._command = [sys.executable, "-m", "workers.discovery.trial_child", *arguments]
+        self._command = [*PYTHON, "-m", "workers.discovery.trial_child", *arguments]
         if candidate.known_cpu_only:
             self._command.append("--known-cpu-only")
         self._environment = child_environment(candidate.environment)

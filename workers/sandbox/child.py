@@ -15,14 +15,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from llmperf_common.awake_clock import awake_s
 from llmperf_common.installation import HASH_VARIABLE, loaded_installation
 from workers.sandbox.channel import Channel, ChannelClosedError, UnreadableMessageError
-from workers.sandbox.child_environment import child_environment
+from workers.sandbox.child_environment import PYTHON, child_environment
 from workers.sandbox.messages import FromChild, ToChild
 from workers.sandbox.processors import ONE_THREAD
 
@@ -57,7 +56,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs, self._stderr_path.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), argument],
+                [*PYTHON, "-m", module, str(theirs.fileno()), str(os.getpid()), argument],
                 env=child_environment(
                     ONE_THREAD,
                     environment,

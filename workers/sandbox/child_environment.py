@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
+
+from llmperf_common.import_path import path_of_packages
 
 _NAMES = frozenset(
     {
@@ -31,6 +34,9 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _URL_WITH_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
+PYTHON = (sys.executable, "-P")
+"""The command of a child's interpreter. With ``-P`` it imports nothing from the working directory,
+where a stranger's ``json.py`` may lie."""
 
 
 def child_environment(
@@ -47,6 +53,8 @@ def child_environment(
         for name, value in ours.items()
         if is_inherited(name) and not _URL_WITH_PASSWORD.search(value)
     }
+    if environ is None:
+        child.update(path_of_packages())
     for one in more:
         child.update(one)
     return child

@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +26,7 @@ from llmperf_common.features.least_time import DenseAccess
 from llmperf_common.installation import HASH_VARIABLE, loaded_installation
 from llmperf_common.records import Signature
 from workers.sandbox.address_space import memory_limit_text
-from workers.sandbox.child_environment import child_environment
+from workers.sandbox.child_environment import PYTHON, child_environment
 from workers.sandbox.processor_use import used_cpu_s
 from workers.sandbox.processors import ONE_THREAD
 from workers.source.parse_memory import MEMORY_STATUS, USED_STATUS, most_bytes
@@ -90,7 +89,7 @@ def parse_sources(
     if num_children is None:
         wanted = 1 + len(sources) // SOURCES_PER_CHILD
         num_children = min(wanted, os.cpu_count() or 1, MAX_CHILDREN)
-    argv = tuple(command or (sys.executable, "-m", "workers.source.parse_child", str(os.getpid())))
+    argv = tuple(command or (*PYTHON, "-m", "workers.source.parse_child", str(os.getpid())))
     with _Pool(argv, num_children, timeout_s) as pool:
         jobs = (
             json.dumps({"source": source, "build_options": build_options}) for source in sources
