@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import parse_qsl, urlsplit
 
-from llmperf_common.masking import masked
-
 _LONGEST_TIMEOUT_S = 3600
 _YES_OR_NO = ("true", "false", "yes", "no", "1", "0")
 
@@ -82,9 +80,22 @@ OPTIONS: Mapping[str, _Option] = MappingProxyType(
 )
 """The options that a ledger's URL may have."""
 
+_OF_THE_CLIENT = frozenset(
+    {
+        "connection_class", "credential_provider", "decode_responses", "encoding",
+        "encoding_errors", "host", "lib_name", "lib_version", "parser_class", "port",
+        "redis_connect_func", "retry", "retry_on_error", "single_connection_client",
+        "socket_keepalive_options", "socket_read_size", "socket_type", "ssl", "ssl_ca_data",
+        "ssl_ciphers", "ssl_min_version", "unix_socket_path",
+    }
+)  # fmt: skip
+"""Other options of the client library, which a message may name."""
+
 
 def option_problem(url: str) -> str | None:
     """Return what is wrong with the options of a URL, without their values; None if nothing is.
+
+    An unknown name is left out, too: after a password with an unencoded ``&`` it is a part of it.
 
     >>> option_problem("redis://head:6379/0?socket_timeout=2")
     >>> option_problem("redis://head:6379/0?protocol=9")
@@ -95,15 +106,22 @@ def option_problem(url: str) -> str | None:
         options = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
         return "invalid URL: write redis://[USER:PASSWORD@]HOST:PORT[/DB]"
-    for name, value in options:
+    for place, (name, value) in enumerate(options, start=1):
         option = OPTIONS.get(name)
         if option is None:
             return (
-                f"the option {masked(name, url)} is not supported: leave it out, or name one of "
-                f"{', '.join(sorted(OPTIONS))}"
+                f"{_named(name, f'{place} of {len(options)}')} is not supported: leave it out, or "
+                f"name one of {', '.join(sorted(OPTIONS))}"
             )
         if name.startswith("ssl_") and parts.scheme != "rediss":
             return f"{name} needs rediss:// in place of {parts.scheme}://"
         if not option.accepts(value):
             return f"{name} must be {option.meaning}"
     return None
+
+
+def _named(name: str, place: str) -> str:
+    """Return an option's name; without the name if it may be a part of a password."""
+    if name in _OF_THE_CLIENT:
+        return f"the option {name}"
+    return f"option {place} (not shown; in a password write %26 for &)"

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from llmperf_common.files.plain_files import is_own_file
 from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.agreement import absent_shards, compare, has_forgotten, refuse_doubled
 from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger, is_ledger
 from llmperf_common.ledger.sqlite_errors import away, translated
+from llmperf_common.ledger.sqlite_files import log_and_index, may_be_opened, remove_beside
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.epochs import check_epoch, latest_epoch, take_next_epoch
 from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
@@ -205,8 +205,8 @@ class SqliteLocation:
         with contextlib.ExitStack() as stack:
             try:
                 path.lstat()  # raises if the folder cannot be read
-                if any(is_own_file(one) is False for one in (path, *_sides(path))):
-                    return None  # a link could lead to the database of another dataset
+                if not may_be_opened(path):
+                    return None
                 with translated(where=where, is_current=path.exists):
                     connection = sqlite3.connect(
                         path, isolation_level=None, timeout=_BUSY_TIMEOUT_S
@@ -257,13 +257,15 @@ class SqliteLocation:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
-        """Create the ledger of ``epoch`` and open it."""
+        """Create the ledger of ``epoch`` and open it; nobody else creates one of this epoch."""
         unfinished = self.folder / f".tmp-{os.getpid()}-{epoch}.sqlite"
         path = self._path(epoch)
         try:
             self.folder.mkdir(parents=not self._is_in_dataset, exist_ok=True)
             unfinished.unlink(missing_ok=True)
+            remove_beside(unfinished)
             self._build(unfinished, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)
+            remove_beside(path)
             os.replace(unfinished, path)
             connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
             self._configure(connection)
@@ -289,6 +291,8 @@ class SqliteLocation:
             SqliteLedger.create(
                 connection, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done
             )
+            # Here, because this step uses a rollback journal, and ``open`` refuses a ledger with one.
+            connection.execute("PRAGMA journal_mode = WAL")
 
     def _path(self, epoch: int) -> Path:
         return self.folder / f"ledger-{epoch:06d}.sqlite"
@@ -301,7 +305,7 @@ class SqliteLocation:
     @staticmethod
     def _ledger(connection: sqlite3.Connection, path: Path) -> SqliteLedger:
         main = path.stat().st_ino
-        sides = _sides(path)
+        sides = log_and_index(path)
         logs: list[int | None] = []
 
         def is_current() -> bool:
@@ -327,10 +331,6 @@ class SqliteLocation:
         )
         is_current()  # stores the log's inode; the log exists, because the ledger was read
         return ledger
-
-
-def _sides(path: Path) -> list[Path]:
-    return [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm")]
 
 
 def _inode(path: Path) -> int | None:

@@ -18,6 +18,7 @@ from llmperf_common.files.plain_files import is_own_file
 from llmperf_common.ledger.heartbeat_sql import read_reports
 from llmperf_common.ledger.lease_sql import count_tasks
 from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
+from llmperf_common.ledger.sqlite_files import log_and_index, may_be_opened
 
 _TIMEOUT_S = 1.0
 _LONGEST_LOOK_S = 5.0
@@ -72,15 +73,14 @@ def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> Le
 
 
 def _log_of(path: Path) -> bool | None:
-    """Return whether a ledger has a write-ahead log; None if reading the log would create a file.
+    """Return whether a ledger has a write-ahead log; None if SQLite must not read the ledger.
 
     A log without an index has no writer, and SQLite would create the index to read the log.
     """
-    log, index = (path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-shm"))
-    there = [is_own_file(one) for one in (path, log, index)]
-    if there[0] is not True or False in there[1:] or (there[1] and there[2] is None):
+    is_there, has_log, has_index = (is_own_file(one) for one in (path, *log_and_index(path)))
+    if not is_there or not may_be_opened(path) or (has_log and not has_index):
         return None
-    return bool(there[1])
+    return bool(has_log)
 
 
 def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:

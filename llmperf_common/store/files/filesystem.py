@@ -321,7 +321,8 @@ class PosixFilesystem:
                 raise
             raise explained from error
         finally:
-            with contextlib.suppress(NotADirectoryError, PermissionError):  # it was never created
+            # It may never have been created, or the disk fails. What is left, the sweep removes.
+            with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
 

@@ -316,8 +316,7 @@ def misnamed_manifests(fs: Filesystem) -> list[str]:
 
 def read_manifest(fs: Filesystem, version: int) -> Manifest:
     """Return an existing version. Raises FileNotFoundError, ManifestError."""
-    name = manifest_name(version)
-    return parse_manifest(fs.read_bytes(name), fs.describe(name), fs.read_bytes)
+    return _of_version(fs, version, fs.read_bytes(manifest_name(version)))
 
 
 def latest_manifest(fs: Filesystem) -> Manifest | None:
@@ -367,7 +366,7 @@ def _of_version(fs: Filesystem, version: int, data: builtins.bytes) -> Manifest:
     manifest = parse_manifest(data, where, fs.read_bytes)
     if manifest.version != version:
         raise ManifestError(
-            f"{where} is damaged (it says that it is version {manifest.version}): move this file "
-            "away, so that the previous version counts"
+            f"{where} is damaged (it says that it is version {manifest.version}). Run `llmperf dataset "
+            "repair`, or move this file away, so that the previous version counts"
         )
     return manifest

@@ -35,7 +35,7 @@ class ProblemKind(StrEnum):
     TWICE = "twice"
     """A task, sample or device occurs more than once."""
     ID = "id"
-    """An id or a hash does not match the content."""
+    """An id is none, or an id or a hash does not match the content."""
     STATUS = "status"
     """A status is unknown, or does not fit the row."""
     TIME = "time"

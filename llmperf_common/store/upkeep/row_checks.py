@@ -21,6 +21,7 @@ from llmperf_common.features.work import OPTIONAL_WORK
 from llmperf_common.files.python_rows import python_rows
 from llmperf_common.ids import ID_HEX_DIGITS, canonical_json, kernel_id, sha256_hex, task_id
 from llmperf_common.records import ArgumentKind
+from llmperf_common.store.files.names import checked_id
 from llmperf_common.store.tables.rows import FEWEST_FOR_IQR
 from llmperf_common.store.upkeep.problems import Problem, ProblemKind, naming
 
@@ -102,7 +103,7 @@ def check_samples(table: pa.Table, name: str, around: Surroundings) -> list[Prob
         for kind, mask, what in found
         if mask.any()
     ]
-    return problems + _references(table, name, around)
+    return problems + _unsafe_ids(table, name) + _references(table, name, around)
 
 
 _Finding = tuple[ProblemKind, Mask, str]
@@ -206,8 +207,8 @@ def _arguments(table: pa.Table) -> list[_Finding]:
 
 
 def check_devices(table: pa.Table, name: str) -> list[Problem]:
-    """Check the numbers of every device in a devices shard."""
-    problems = []
+    """Check the id and the numbers of every device in a devices shard."""
+    problems = _unsafe_ids(table, name)
     for row in table.to_pylist():
         try:
             device_from_mapping(row)
@@ -215,6 +216,18 @@ def check_devices(table: pa.Table, name: str) -> list[Problem]:
             what = f"device {row['device_id']}: {error}"
             problems.append(Problem(kind=ProblemKind.DAMAGED, name=name, what=what))
     return problems
+
+
+def _unsafe_ids(table: pa.Table, name: str) -> list[Problem]:
+    """Return a problem if a device id is none, because a merge names files after these ids."""
+    what, num_others = "", -1
+    for device in pc.unique(table.column("device_id")).to_pylist():
+        try:
+            checked_id(device, "device_id")
+        except ValueError as error:
+            what, num_others = what or str(error), num_others + 1
+    more = f" (and {num_others} more)" if num_others > 0 else ""
+    return [Problem(kind=ProblemKind.ID, name=name, what=what + more)] if what else []
 
 
 def _ids(table: pa.Table, around: Surroundings) -> list[_Finding]:

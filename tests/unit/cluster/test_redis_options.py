@@ -81,9 +81,26 @@ def test_options_of_tls_need_tls() -> None:
         connect("redis://127.0.0.1:1/0?ssl_ca_certs=/a")
 
 
-def test_a_misspelt_option_is_named() -> None:
-    with pytest.raises(LedgerUrlError, match="the option ssl_ca_cert is not supported"):
-        connect("rediss://127.0.0.1:1/0?ssl_ca_cert=/a")
+def test_an_option_of_the_client_is_named() -> None:
+    with pytest.raises(LedgerUrlError, match="the option ssl_ciphers is not supported"):
+        connect("rediss://127.0.0.1:1/0?ssl_ciphers=x")
+
+
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        ("password=Hunter&Two=x", "2 of 2"),
+        ("password=Hunter&Two", "2 of 2"),
+        ("password=Hunter&Two&db=1", "2 of 3"),
+        ("Hunter&Two", "1 of 2"),
+        ("password=Hunter%26&Tw%6F=x", "2 of 2"),
+    ],
+)
+def test_a_part_of_a_password_is_not_shown_as_a_name(query: str, place: str) -> None:
+    with pytest.raises(LedgerUrlError, match=rf"option {place} .*%26.* is not supported") as told:
+        connect(f"redis://127.0.0.1:1/0?{query}")
+    assert "Two" not in str(told.value)
+    assert "Hunter" not in str(told.value)
 
 
 def test_the_page_lists_the_options() -> None:

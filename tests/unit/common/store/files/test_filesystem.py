@@ -274,3 +274,26 @@ def test_a_pinned_folder_is_let_go_with_its_file_system(tmp_path):
         fs.pin("run.json")
     del fs
     assert num_open() == before
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOSPC])
+@pytest.mark.parametrize("step", ["open", "fsync"])
+def test_a_temporary_file_that_cannot_be_removed_hides_no_message(
+    fs: PosixFilesystem, monkeypatch: pytest.MonkeyPatch, number: int, step: str
+) -> None:
+    """As when a disk becomes read-only: each later call fails, too."""
+    fs.put_if_absent("there", b"")
+    fs.pin("there")
+
+    def read_only(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def failing(path: Path, **_: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, read_only)
+        patch.setattr(Path, "unlink", failing)
+        with pytest.raises(StoreError, match=f"cannot write {fs.root}/one: Read-only") as told:
+            fs.put_if_absent("one", b"1")
+    assert "/proc/" not in str(told.value)

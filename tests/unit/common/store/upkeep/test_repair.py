@@ -13,6 +13,7 @@ from llmperf_common.store.files.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.files.run_lock import CollectingError
 from llmperf_common.store.manifests.manifest import (
     Manifest,
+    ManifestError,
     latest_manifest,
     manifest_name,
     manifest_versions,
@@ -184,13 +185,30 @@ def test_a_newest_manifest_that_is_cut_goes_and_its_shards_come_back(data: Path)
     assert verify(data).problems == ()
 
 
-@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_a_copy_of_the_newest_manifest_under_the_next_name_goes(data: Path) -> None:
+    """Otherwise `collect` could not read the newest version, but repair called it sound."""
+    before, version = times(data), open_dataset(data).manifest.version
+    copy = data / manifest_name(version + 1)
+    copy.write_bytes((data / manifest_name(version)).read_bytes())
+    with pytest.raises(ManifestError, match=f"says that it is version {version}.*dataset repair"):
+        open_dataset(data)
+    assert repair(data, is_dry_run=True).manifests == (copy.name,)
+    report = repair(data)
+    assert report.manifests == (copy.name,)
+    assert times(data) == before
+    assert verify(data).problems == ()
+    assert repair(data).manifests == ()
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "renamed"])
 def test_an_older_manifest_that_is_bad_goes_with_those_before_it(data: Path, how: str) -> None:
     before, manifest = times(data), open_dataset(data).manifest
     middle = data / manifest_name(manifest.version - 2)
     middle.write_bytes(b"{")
     if how == "gone":
         middle.unlink()
+    elif how == "renamed":
+        middle.write_bytes((data / manifest_name(manifest.version - 1)).read_bytes())
     assert not verify(data).clean
     repair(data)
     assert times(data) == before

@@ -216,3 +216,21 @@ def test_compact_says_that_a_shard_has_no_footer(tmp_path: Path, table: str) -> 
     with pytest.raises(ShardError, match="has no footer of LLMPerf") as refused:
         compact(path, target=CompactionTarget())
     assert "KeyError" not in str(refused.value)
+
+
+@pytest.mark.parametrize("table", ["devices", "samples"])
+@pytest.mark.parametrize("device", ["../../../x", "", "x" * 300, "x\ny", "x/y"])
+def test_a_device_id_that_is_none_is_a_problem(path: Path, table: str, device: str) -> None:
+    rewrite(path, table, with_value("device_id", 0, device))
+    found = [one for one in verify(path).problems if one.kind is ProblemKind.ID]
+    (told,) = [one for one in found if one.name.startswith(f"{table}/")]
+    assert re.fullmatch(r"device_id '.* is not an id: only [^\n]*", told.what)
+    assert len(told.what) < 300
+
+
+def test_of_many_device_ids_that_are_none_one_is_shown(path: Path) -> None:
+    rewrite(path, "samples", with_value("device_id", 0, "../a"))
+    rewrite(path, "samples", with_value("device_id", 1, "../b"))
+    (told,) = [one for one in verify(path).problems if one.kind is ProblemKind.ID]
+    assert told.what.startswith("device_id '../a' is not an id")
+    assert told.what.endswith(" (and 1 more)")
