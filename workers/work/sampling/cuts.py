@@ -1,8 +1,8 @@
 """Divide a launch into parts whose work-items do different things, and choose samples of each.
 
 A guard such as ``if (x < width && y < height)`` cuts the NDRange along its axes. The search finds
-one cut for each axis by bisection, along the line through the first unit (a unit is a warp or a
-work-group, ``units.py``). Owns this search and the choice of samples from the parts; the caller
+one cut for each axis, along lines near the first unit: first where scalars suggest it, then by
+bisection (a unit is a warp or a work-group, ``units.py``). Owns this search and the choice of samples from the parts; the caller
 runs the units.
 """
 
