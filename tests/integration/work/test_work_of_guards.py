@@ -127,6 +127,30 @@ def _of_group(start: int, side: int) -> tuple[int, int, int]:
     return len(own), len(own | {max(min(own) - 1, 0), min(max(own) + 1, side - 1)}), inside
 
 
+@pytest.mark.parametrize("only_ranges", [False, True])
+@pytest.mark.parametrize(
+    "guard",
+    ["x + y < w", "x >= y && x < w", "x > 200 && x < w && y > 100 && y < h", "x < w && y < h"],
+)
+@pytest.mark.parametrize("local_size", [(16, 16), (64, 4)])
+def test_ranges_that_end_too_early_do_not_count_as_complete(
+    guard: str,
+    local_size: tuple[int, int],
+    only_ranges: bool,
+    virtual_device: OpenclVirtualDevice,
+) -> None:
+    source = PLANE.replace("x < w && y < h", guard)
+    kernel = kernel_of(source)
+    config = launch_of(
+        kernel, (1024, 1024), local_size, scalars={"w": 628, "h": 876}, elements=2**20
+    )
+    (found,) = count_launches(kernel, [config], virtual_device, only_ranges=only_ranges)
+    (truth,) = count_launches(kernel, [config], virtual_device, everything=True, time_ns=1e13)
+    if found.is_covered:
+        assert found.ranges == truth.ranges
+    assert found.is_covered or guard != "x < w && y < h"
+
+
 @pytest.mark.parametrize("value", ["INFINITY", "-INFINITY", "HUGE_VALF", "(float)HUGE_VAL", "NAN"])
 def test_constants_of_the_language_are_no_special_functions(
     value: str, virtual_device: OpenclVirtualDevice

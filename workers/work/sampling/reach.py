@@ -26,8 +26,10 @@ def active_box(grid: Grid, cuts: Marks, accesses_of: AccessesOf) -> tuple[Box, A
     near the last unit do different things.
 
     >>> from workers.work.sampling.units import grid_of
-    >>> grid = grid_of((50, 60), 32, by_groups=True)
-    >>> box, idle = active_box(grid, ((20,), (30,), ()), lambda at: frozenset({7} & {7 * (at < (20, 30))}))
+    >>> grid, nothing = grid_of((50, 60), 32, by_groups=True), frozenset()
+    >>> cuts = ((20,), (30,), ())
+    >>> ran = lambda at: frozenset({7}) if at[0] < 20 and at[1] < 30 else nothing
+    >>> box, idle = active_box(grid, cuts, ran)
     >>> box.high, idle
     ((20, 30, 1), frozenset())
     """
