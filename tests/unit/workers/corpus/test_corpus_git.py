@@ -127,6 +127,17 @@ def test_a_damaged_repository_says_so(tree: Path, damage, words: str):
         find_sources(tree / ".git", None)
 
 
+def test_grafts_that_link_to_another_file_are_not_read(tree: Path):
+    secret = tree.parent / "credentials"
+    secret.write_text("key = TOPSECRET123\n")
+    (tree / ".git" / "info").mkdir(exist_ok=True)
+    (tree / ".git" / "info" / "grafts").symlink_to(secret)
+    remove_objects(tree / ".git")
+    with pytest.raises(CorpusError) as refused:
+        find_sources(tree / ".git", None)
+    assert "TOPSECRET123" not in str(refused.value)
+
+
 def test_a_repository_without_sources_and_a_missing_git_say_so(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ):
