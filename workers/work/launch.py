@@ -46,8 +46,6 @@ a bound begins to act."""
 _MOST_FOR_CUTS = 28
 """Maximum work-groups that the search for cuts runs, and warps of a small sample. A bisection of 128
 units takes seven."""
-_FEWEST_GROUPS = 12
-"""Minimum work-groups of a sample, however many the search has run."""
 _MOST_FOR_STRIPS = 24
 """Maximum work-groups that the search for strips and diagonals runs; a sample of warps has half as
 many warps for this search."""
@@ -84,7 +82,6 @@ class VirtualLaunch:
     ) -> None:
         self._copy, self._config, self._grid = copy, config, grid
         self._runs = UnitRuns(loaded, copy, config, grid, budget)
-        self._num_for_strips = 0
         self._diagonal: Diagonal | None = None
         self._whole = boxes(grid)
         self._has_accesses = global_accesses(copy) > 0
@@ -159,10 +156,11 @@ class VirtualLaunch:
             places = self._runs.run_some([*self._runs.counts, *self._grid.places()])
             if len(self._runs) == grid.num_units:
                 return self._sample(list(self._runs.counts), self._whole)
-        places = self._of_parts(parts, most)
+        on: list[Place] = []
         if self._diagonal is not None:
             on = [place for part in parts for place in self._diagonal.places(part, _FEW_EACH)]
-            places = list(dict.fromkeys((*places, *self._runs.run_some(on))))
+        places = self._of_parts(parts, most - len(on))
+        places = list(dict.fromkeys((*places, *self._runs.run_some(on))))
         return self._sample(places, parts)
 
     def rows(self, places: Sequence[Place]) -> npt.NDArray[np.uint32]:
@@ -194,9 +192,9 @@ class VirtualLaunch:
             edges = find_edges(grid, cuts, self._runs.amount_within(for_search))
         elif not by_groups and len(grid.sides) > 1:
             layers = find_layers(grid, cuts, key_of)
-        num_runs = len(self._runs)
-        strips = self._strips(num_runs + (_MOST_FOR_STRIPS if by_groups else most // 2), is_regular)
-        self._num_for_strips = len(self._runs) - num_runs
+        strips = self._strips(
+            len(self._runs) + (_MOST_FOR_STRIPS if by_groups else most // 2), is_regular
+        )
         layers = merged(layers, strips)
         choices = [
             *(merged(cuts, one, layers) for one in reversed(edges)),
@@ -236,8 +234,7 @@ class VirtualLaunch:
 
     def _of_parts(self, parts: Sequence[Box], most: int) -> list[Place]:
         """Run units of all parts, and more units of parts that are large or whose units differ."""
-        fewest = _FEWEST_GROUPS if self._copy.by_groups else 0
-        most = max(2 * len(parts), fewest, most + self._num_for_strips - len(self._runs))
+        most = max(2 * len(parts), most)
         few = min(most, max(len(parts), min(most // 2, _FEW_EACH * len(parts))))
         places = self._runs.run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
         if few == most:

@@ -46,8 +46,7 @@ def test_a_kernel_that_hangs_costs_its_own_child_only(ref: DeviceRef) -> None:
     for outcome in found["k"]:
         assert isinstance(outcome, Failure)
         assert outcome.code is FailureCode.HANG
-        # On a busy host the limit on processor time (8 s) can end the child first.
-        assert any(one in outcome.detail for one in ("killed after 6 s", "8 s of processor time"))
+        assert "killed after 6 s" in outcome.detail
 
 
 DIVERGING = (
@@ -61,8 +60,7 @@ DIVERGING = (
 def test_what_was_counted_before_a_hang_is_kept_whatever_the_order(ref: DeviceRef) -> None:
     kernel = kernel_of(DIVERGING)
     configs = configs_of(kernel, 256, 64, 320, 128)
-    # On a busy host a build takes seconds; elsewhere the limit on processor time (8 s) ends the hang.
-    hung, small, lost, middle = count_work(kernel, configs, ref, timeout_s=20)
+    hung, small, lost, middle = count_work(kernel, configs, ref, timeout_s=6)
     assert isinstance(small, Work)
     assert isinstance(middle, Work)
     assert (small.active_items, middle.active_items) == (64, 128)

@@ -273,8 +273,7 @@ def test_sixteen_work_groups_are_enough(
         assert work.sampled_items <= 16 * max(256, math.prod(launch.local_size))
         # Where work-items loop so long that few of them run, the record says how unsure it is.
         is_short = work.sampled_items < FEW_ITEMS and not work.is_exact
-        stated = 3 * work.relative_error if is_short else min(work.relative_error, 2 * most)
-        rel = max(most, stated)
+        rel = max(most, 3 * work.relative_error) if is_short else most
         for name, true in true_work(kernel, side, launch, config).items():
             got = getattr(work, name)
             assert got == pytest.approx(true, rel=rel), (name, launch, work.relative_error)

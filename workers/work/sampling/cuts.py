@@ -99,7 +99,7 @@ def find_edges(grid: Grid, cuts: Marks, amount_of: Callable[[Place], float | Non
     found: list[tuple[float, int, int]] = []
     for axis, (side, some) in enumerate(zip(grid.sides, cuts, strict=True)):
         end = min((side, *some))
-        if end <= _FEWEST_LAYERS:
+        if end < 2:
             continue
         edge, inner = (
             amount_of(
