@@ -45,7 +45,7 @@ def _are_ciphers(text: str) -> bool:
 
 
 _TEXT = _Option("a text", _matches(r"[^\0]+"))
-_FILE = _Option("a path", _matches(r"[^\0]+"))
+_FILE = _Option("a path", _TEXT.accepts)
 _NUMBER = _Option("a whole number of at most 6 digits", _matches("[0-9]{1,6}"))
 _TIMEOUT = _Option(
     f"a number of seconds, more than 0 and at most {_LONGEST_TIMEOUT_S}", _is_timeout
@@ -86,7 +86,7 @@ _OF_THE_CLIENT = frozenset(
         "encoding_errors", "host", "lib_name", "lib_version", "parser_class", "port",
         "redis_connect_func", "retry", "retry_on_error", "single_connection_client",
         "socket_keepalive_options", "socket_read_size", "socket_type", "ssl", "ssl_ca_data",
-        "ssl_ciphers", "ssl_min_version", "unix_socket_path",
+        "unix_socket_path",
     }
 )  # fmt: skip
 """Other options of the client library, which a message may name."""

@@ -82,8 +82,8 @@ def test_options_of_tls_need_tls() -> None:
 
 
 def test_an_option_of_the_client_is_named() -> None:
-    with pytest.raises(LedgerUrlError, match="the option ssl_ciphers is not supported"):
-        connect("rediss://127.0.0.1:1/0?ssl_ciphers=x")
+    with pytest.raises(LedgerUrlError, match="the option ssl_ca_data is not supported"):
+        connect("rediss://127.0.0.1:1/0?ssl_ca_data=x")
 
 
 @pytest.mark.parametrize(
