@@ -24,7 +24,7 @@ from workers.work.counted_copy import CountedCopy, counted_copy
 from workers.work.estimate import estimate
 from workers.work.launch import VirtualLaunch
 from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
-from workers.work.sampling.runs import KERNEL_NS, KernelBudget, UncountedError
+from workers.work.sampling.runs import KERNEL_NS, KernelBudget, UncountedError, UnitRuns
 from workers.work.sampling.units import Grid, grid_of
 
 _NUM_COMPARED = 2
@@ -182,7 +182,7 @@ class _Running:
                 f"{most} of this kernel"
             )
         self.loaded.prepare(config)
-        return VirtualLaunch(self.loaded, self.copy, config, grid, self._budget)
+        return VirtualLaunch(UnitRuns(self.loaded, self.copy, config, grid, self._budget))
 
     def grid(self, config: LaunchConfig) -> Grid:
         """Return the grid of units of a config."""

@@ -12,12 +12,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from llmperf_common.records import LaunchConfig
 from workers.device.interface import AccessRange, DeviceFailure
 from workers.work import reuse
-from workers.work.counted_copy import CountedCopy
 from workers.work.estimate import global_accesses, misses_accesses
-from workers.work.opencl_virtual import VirtualKernel
 from workers.work.sampling.cuts import (
     Marks,
     boxes,
@@ -28,10 +25,10 @@ from workers.work.sampling.cuts import (
     sampled,
 )
 from workers.work.sampling.reach import active_box, furthest, is_uniform
-from workers.work.sampling.runs import KernelBudget, UncountedError, UnitRuns
+from workers.work.sampling.runs import UncountedError, UnitRuns
 from workers.work.sampling.sample import Sample, places_within, sample_of
 from workers.work.sampling.strips import Diagonal, find_diagonal, find_strips, hints
-from workers.work.sampling.units import WARP, Box, Grid, Place
+from workers.work.sampling.units import WARP, Box, Place
 
 MOST_GROUPS = 16
 MOST_ITEMS = 4096
@@ -65,26 +62,15 @@ class VirtualLaunch:
     """One launch config, and the choice of its units (warps or work-groups) that run.
 
     Args:
-        loaded: the kernel, prepared with the config's arguments.
-        copy: the counted copy that ``loaded`` was built from.
-        config: the launch config.
-        grid: the units of this config.
-        budget: the kernel's remaining time.
+        runs: runs the units of this config.
     """
 
-    def __init__(
-        self,
-        loaded: VirtualKernel,
-        copy: CountedCopy,
-        config: LaunchConfig,
-        grid: Grid,
-        budget: KernelBudget,
-    ) -> None:
-        self._copy, self._config, self._grid = copy, config, grid
-        self._runs = UnitRuns(loaded, copy, config, grid, budget)
+    def __init__(self, runs: UnitRuns) -> None:
+        self._runs, self._copy, self._config = runs, runs.copy, runs.config
+        self._grid = grid = runs.grid
         self._diagonal: Diagonal | None = None
         self._whole = boxes(grid)
-        self._has_accesses = global_accesses(copy) > 0
+        self._has_accesses = global_accesses(runs.copy) > 0
         self._furthest: list[Place] = []
         self._active: tuple[Box, frozenset[int]] | None = None
         self._is_regular = False

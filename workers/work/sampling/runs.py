@@ -71,7 +71,7 @@ class UnitRuns:
         grid: Grid,
         budget: KernelBudget,
     ) -> None:
-        self._loaded, self._copy, self._config, self._grid = loaded, copy, config, grid
+        self._loaded, self.copy, self.config, self.grid = loaded, copy, config, grid
         self.counts: dict[Place, UnitCounts] = {}
         self.works: dict[Place, float] = {}
         self.times_ns: dict[Place, float] = {}
@@ -104,7 +104,7 @@ class UnitRuns:
         return tuple(
             AccessRange(position=position, start_bytes=start, end_bytes=end, site=0)
             for position, (start, end) in zip(
-                self._copy.positions, self._ranges.tolist(), strict=True
+                self.copy.positions, self._ranges.tolist(), strict=True
             )
             if start or end
         )
@@ -163,8 +163,8 @@ class UnitRuns:
             UncountedError: The kernel's budget is used up, or what the units did cannot be counted.
         """
         fresh = [place for place in dict.fromkeys(places) if place not in self.counts]
-        lanes = self._grid.num_lanes if self._copy.by_groups else WARP
-        at_once = max(1, _MOST_ROWS // (lanes * len(self._copy.blocks)))
+        lanes = self.grid.num_lanes if self.copy.by_groups else WARP
+        at_once = max(1, _MOST_ROWS // (lanes * len(self.copy.blocks)))
         for start in range(0, len(fresh), at_once):
             self._run(fresh[start : start + at_once])
         return list(places)
@@ -172,7 +172,7 @@ class UnitRuns:
     def _run(self, places: Sequence[Place]) -> None:
         if self._budget.left <= 0:
             raise UncountedError("other launches of this kernel have used up its budget")
-        units = [self._grid.unit(place) for place in places]
+        units = [self.grid.unit(place) for place in places]
         run = self._checked(units)
         warps = len(run.seen) // len(units)
         starts = np.cumsum([0, *(unit.num_lanes for unit in units)])
@@ -193,7 +193,7 @@ class UnitRuns:
 
     def _checked(self, units: Sequence[Unit], *, is_watched: bool = False) -> RawCounts:
         """Run units; raises UncountedError."""
-        run = self._loaded.run(self._config, units, most_turns=_MOST_TURNS, is_watched=is_watched)
+        run = self._loaded.run(self.config, units, most_turns=_MOST_TURNS, is_watched=is_watched)
         self._ranges[:, 0] = np.minimum(self._ranges[:, 0], run.ranges[:, 0])
         self._ranges[:, 1] = np.maximum(self._ranges[:, 1], run.ranges[:, 1])
         if run.flags & (_LOST | _CUT_OFF) and not is_watched:
@@ -218,12 +218,12 @@ class UnitRuns:
         """
         touched: list[float] = []
         accessed: list[float] = []
-        lanes = self._grid.num_lanes
-        at_once = max(1, _MOST_ROWS // (lanes * len(self._copy.blocks)))
+        lanes = self.grid.num_lanes
+        at_once = max(1, _MOST_ROWS // (lanes * len(self.copy.blocks)))
         for start in range(0, len(groups), at_once):
             some = groups[start : start + at_once]
             units = [
-                self._grid.unit(one) for group in some for one in self._grid.places_of_group(group)
+                self.grid.unit(one) for group in some for one in self.grid.places_of_group(group)
             ]
             run = self._checked(units, is_watched=True)
             touched += run.touched.tolist()

@@ -22,7 +22,7 @@ from workers.work.launch import VirtualLaunch
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
 from workers.work.reuse import touched_bytes
 from workers.work.sampling.cuts import boxes, find_cuts, sampled
-from workers.work.sampling.runs import KernelBudget
+from workers.work.sampling.runs import KernelBudget, UnitRuns
 from workers.work.sampling.sample import Sample, UnitCounts
 from workers.work.sampling.strips import hints
 from workers.work.sampling.units import WARP, Box, Place, Unit, grid_of
@@ -286,6 +286,6 @@ def test_units_that_ran_in_the_search_are_part_of_the_sample() -> None:
         strategies=(Strategy.SIMPLE,),
         seed=1,
     )
-    found = VirtualLaunch(kernel, COPY, config, grid, KernelBudget()).sample()
+    found = VirtualLaunch(UnitRuns(kernel, COPY, config, grid, KernelBudget())).sample()
     assert len(found.counts) > 1
     assert max(int(one.rows.max()) for one in found.counts) == 2**18
