@@ -6,7 +6,7 @@ them. So a parent notes its files before it starts the first child, and checks t
 another one. Each child gets the files' hash from its parent and compares it with its own files. On
 a cluster the driver passes its hash to the actors.
 
-Owns the names of the packages that measure, and the hash of their files.
+Owns the names of the packages that measure, the hash of their files, and how a child finds them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ HASH_VARIABLE = "LLMPERF_FILES_SHA256"
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("llmperf_common", "workers")
 _SUFFIXES = (".py", ".cl")
+_SITE_FOLDERS = ("site-packages", "dist-packages")
 
 _Stamp = tuple[int, int, int, int]
 _GONE: _Stamp = (0, 0, 0, 0)
@@ -141,3 +143,18 @@ def check_as_parent() -> None:
     wanted = os.environ.get(HASH_VARIABLE)
     if wanted is not None:
         Installation().require(wanted, "the process that started this one")
+
+
+def path_of_packages() -> dict[str, str]:
+    """Return ``PYTHONPATH`` for a child if it needs this variable to find LLMPerf's packages.
+
+    Children run with Python's option ``-P``, so they do not import from the working directory, where
+    a stranger's ``json.py`` may lie. They need the variable if LLMPerf is not installed and this
+    process found the packages through ``sys.path``, as with ``python -m llmperf`` in a clone.
+    """
+    folder = str(_ROOT)
+    found = (os.path.realpath(entry or os.curdir) for entry in sys.path)
+    if Path(folder).name in _SITE_FOLDERS or folder not in found:
+        return {}
+    others = [one for one in [os.environ.get("PYTHONPATH")] if one]
+    return {"PYTHONPATH": os.pathsep.join([folder, *others])}

@@ -7,7 +7,6 @@ the pool does so and reports each restart. All other code uses the interface ``R
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,8 +22,8 @@ from cluster.ray.actor import CollectActor
 from cluster.ray.head_watch import OWN_HEAD_S, head_watched, joined_head_s, own_raylet
 from cluster.telemetry.metrics import METRICS, TAGS, Metric, MetricKind
 from llmperf_common.masking import public_url
-from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
 from llmperf_common.ray_errors import short_reason
+from llmperf_common.ray_sessions import OWN_ADDRESSES, joined_ray, own_ray
 from llmperf_common.store.files.environment import store_settings
 from workers.corpus.read import Corpus
 
@@ -178,7 +177,7 @@ def connected() -> Iterator[RayRuntime]:
     is_own = address in OWN_ADDRESSES
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_of_our_own() if is_own else _joined(address))
+            stack.enter_context(_of_our_own() if is_own else joined_ray(ray, address))
         except (ValueError, OSError, RuntimeError) as error:
             raise ClusterAddressError(
                 f"cannot start Ray here: {short_reason(error)}"
@@ -194,15 +193,6 @@ def connected() -> Iterator[RayRuntime]:
             head_watched(head, limit_s=limit_s, raylet=own_raylet() if is_own else None)
         )
         yield RayRuntime()
-
-
-@contextlib.contextmanager
-def _joined(address: str) -> Iterator[None]:
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _of_our_own() -> contextlib.AbstractContextManager[None]:

@@ -19,6 +19,7 @@ _HEAD = (
 )  # fmt: skip
 _NOTE_LIMIT = 60
 _CELL_LIMIT = 100
+"""Maximum number of characters of a cell."""
 MOST_SHOWN = 500
 """Maximum number of workers that are shown, the newest ones: a table of 10,000 takes a minute."""
 

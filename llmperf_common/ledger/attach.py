@@ -257,7 +257,7 @@ class SqliteLocation:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
-        """Create the ledger of ``epoch`` and open it; nobody else creates one of this epoch."""
+        """Create and open the ledger of ``epoch``; no other collector creates this epoch's ledger."""
         unfinished = self.folder / f".tmp-{os.getpid()}-{epoch}.sqlite"
         path = self._path(epoch)
         try:

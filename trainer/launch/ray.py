@@ -9,7 +9,6 @@ run's folder.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -21,8 +20,8 @@ from llmperf_common.config import ConfigError
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.extras import require
 from llmperf_common.masking import public_url
-from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
 from llmperf_common.ray_errors import short_reason
+from llmperf_common.ray_sessions import OWN_ADDRESSES, joined_ray, own_ray
 from llmperf_common.store.files.environment import store_settings
 from trainer.config import ClusterConfig
 from trainer.errors import Interrupted
@@ -222,7 +221,7 @@ def _connected(num_workers: int) -> Iterator[None]:
     is_own = address in OWN_ADDRESSES
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_of_our_own(num_workers) if is_own else _joined(address))
+            stack.enter_context(_of_our_own(num_workers) if is_own else joined_ray(ray, address))
         except (ValueError, ConnectionError, RuntimeError) as error:
             raise RayUnreachable(
                 f"cannot start Ray here: {short_reason(error)}"
@@ -233,15 +232,6 @@ def _connected(num_workers: int) -> Iterator[None]:
                 "Python"
             ) from error
         yield
-
-
-@contextlib.contextmanager
-def _joined(address: str) -> Iterator[None]:
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _of_our_own(num_workers: int) -> contextlib.AbstractContextManager[None]:

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-from llmperf_common.import_path import path_of_packages
+from llmperf_common.installation import path_of_packages
 
 _NAMES = frozenset(
     {

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from llmperf_common.extras import require
-from llmperf_common.own_ray import own_ray
+from llmperf_common.ray_sessions import own_ray
 from tests.support.collecting import Collect, replay_file, write_kernels
 from tests.support.listening import family_of, listening
 from tests.support.servers.redis_server import RedisServer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from cluster.pool.reports import ActorSpec
 from cluster.pool.slot_records import SlotState
 from cluster.ray.runtime import RayRuntime
 from llmperf_common.installation import loaded_installation
+from llmperf_common.ray_sessions import joined_ray
 from llmperf_common.store.files.s3 import ENDPOINT_VARIABLE
 from tests.support.collecting import replay_file, run_llmperf, wait_until, write_kernels
 from tests.support.servers.ray_cluster import nodes_started
@@ -66,6 +68,23 @@ class Holder:
 
     def ready(self) -> bool:
         return True
+
+
+def test_actors_import_nothing_from_the_drivers_folder(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder:  # local, so that Ray sends its code
+        def finds(self, name: str) -> bool:
+            return importlib.util.find_spec(name) is not None
+
+    (tmp_path / "bait.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with joined_ray(ray, address):
+        finder: Any = ray.remote(num_cpus=0)(Finder).remote()
+        assert not ray.get(finder.finds.remote("bait"))
+        assert ray.get(finder.finds.remote("json"))
+    assert Path.cwd() == tmp_path
 
 
 def test_actors_know_the_drivers_store(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from llmperf_common.own_ray import _private_folder
+from llmperf_common.ray_sessions import _private_folder
 
 HOLD = (
-    "import sys\nfrom llmperf_common.own_ray import _private_folder\n"
+    "import sys\nfrom llmperf_common.ray_sessions import _private_folder\n"
     "with _private_folder() as folder:\n    print(folder, flush=True)\n    sys.stdin.read()\n"
 )
 

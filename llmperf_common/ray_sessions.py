@@ -1,9 +1,10 @@
-"""A private Ray cluster of this process: it listens on loopback only and requires a secret token.
+"""A session of Ray: the user's cluster, which this process joins, or a private one of this process.
 
-Owns the rule that a local ``--cluster`` is not reachable over the network or by other users of the
-host: Ray's logs and sockets lie in a folder that only this user can enter. The Ray module is an
-argument, because only the packages that use Ray import it. A cluster that a user has started keeps
-the addresses and the token that were given to ``ray start``.
+A private cluster listens on loopback only and requires a secret token. Owns the rule that it is not
+reachable over the network or by other users of the host: Ray's logs and sockets lie in a folder that
+only this user can enter. A cluster that a user has started keeps the addresses and the token that
+were given to ``ray start``. In neither do Ray's processes import from the working directory. The Ray
+module is an argument, because only the packages that use Ray import it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from llmperf_common.import_path import path_of_packages
+from llmperf_common.installation import path_of_packages
 
+_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray sets it for the driver of a job that ``ray job submit`` has started."""
 _logger = logging.getLogger(__name__)
 
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -41,6 +44,32 @@ _STARTING_S: Final = 60
 """Seconds within which a process locks its new folder. An older folder without a lock is
 abandoned."""
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@contextlib.contextmanager
+def joined_ray(ray: Any, address: str) -> Iterator[None]:
+    """Join the Ray cluster at an address, and leave it at the end of the ``with`` block.
+
+    Raises:
+        RuntimeError, ValueError, ConnectionError: Same as ``ray.init``.
+    """
+    with _away_from_strangers():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _away_from_strangers() -> contextlib.AbstractContextManager[None]:
+    """Leave the working directory: Ray's processes import from the one in which Ray is started.
+
+    They have to if LLMPerf itself lies there and is not installed. For a submitted job Ray makes a
+    working directory of its own, from the files that the user has submitted.
+    """
+    is_own = Path.cwd() == Path(__file__).resolve().parents[1]
+    stays = is_own or _JOB_VARIABLE in os.environ
+    return contextlib.nullcontext() if stays else contextlib.chdir("/")
 
 
 @contextlib.contextmanager
