@@ -26,7 +26,10 @@ _PARTS = (
     "shallow",
     "objects",
     "refs",
+    "reftable",
 )
+_REFS = ("refs", "reftable")
+"""Folders of names of commits; a worktree has its own beside those of its repository."""
 _OBJECT_PARTS = ("info", "pack", "info/alternates", "info/commit-graph", "pack/multi-pack-index")
 _BORROWS = ("info/alternates", "info/http-alternates")
 _WORKTREE = re.compile(rb"^\s*worktree\s*=\s*([^\n\0]+)", re.IGNORECASE | re.MULTILINE)
@@ -55,6 +58,8 @@ def check_borders(source: Path) -> None:
                     f"the git config of {source} includes other files: give a fresh clone of this "
                     "repository instead"
                 )
+        for part in _REFS:
+            _check_all(inside, part, _MAX_REFS, source)
     for name in _BORROWS:
         path = common / "objects" / name
         if path.exists() and _content(path, source).strip():
@@ -63,7 +68,6 @@ def check_borders(source: Path) -> None:
                 "give a full copy instead (git clone --no-local --bare)"
             )
     _check_all(common, "objects", _MAX_OBJECT_FILES, source)
-    _check_all(common, "refs", _MAX_REFS, source)
 
 
 def check_link(file: Path, folder: Path) -> None:

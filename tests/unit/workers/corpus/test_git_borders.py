@@ -80,6 +80,17 @@ def test_git_waits_for_nothing(tmp_path: Path, part: str) -> None:
     refused(mine, "not a regular file")
 
 
+@pytest.mark.parametrize("part", ["refs/worktree/one", "reftable/tables.list"])
+def test_git_waits_for_no_name_of_a_worktrees_commit(
+    tmp_path: Path, private: Path, part: str
+) -> None:
+    git(private.parent, "worktree", "add", "-q", str(tmp_path / "tree"), "-b", "b")
+    path = private / "worktrees" / "tree" / part
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    refused(private / "worktrees" / "tree", "not a regular file")
+
+
 def test_a_config_includes_nothing(tmp_path: Path) -> None:
     mine = repository(tmp_path, "mine")
     with (mine / "config").open("a") as file:
