@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.prompt.foreign_model import bytes_of, check_pieces
 from trainer.prompt.foreign_patterns import check_pattern
 
 _MOST_STEPS = 32
@@ -39,17 +40,6 @@ _MOST_ADDED = 50_000
 """Maximum number of added tokens; Gemma 3 has 6,400."""
 _MOST_ADDED_BYTES = 2**20
 """Maximum bytes of all added tokens in UTF-8. The library takes 80 bytes of memory for each."""
-_LONGEST_PIECE_BYTES = 1_000
-"""Maximum bytes of a Unigram model's token. A token of a million bytes overflows the library's
-stack."""
-_MOST_UNIGRAM_BYTES = 600 * 2**20
-"""Maximum memory in bytes of a Unigram model, computed from the following two constants. 320,000
-words of 40 languages (4 MB of text) take 380 MiB."""
-_NODE_BYTES = 350
-"""Memory in bytes of a node of the library's tree of tokens, which has one for each distinct start
-of a token."""
-_PIECE_BYTES = 250
-"""Memory in bytes of a token beside its nodes."""
 
 
 def check_tokenizer(content: Any) -> None:
@@ -64,12 +54,12 @@ def check_tokenizer(content: Any) -> None:
     check_added(one["content"] for one in content.get("added_tokens") or ())
     vocabulary = content["model"].get("vocab")
     if isinstance(vocabulary, list):  # pairs of a token and its score: a Unigram model
-        _check_pieces([_bytes_of(one[0]) for one in vocabulary])
+        check_pieces([bytes_of(one[0]) for one in vocabulary])
 
 
 def check_added(tokens: Iterable[str]) -> None:
     """Raise ValueError if there are too many added tokens, or if they are too long together."""
-    lengths = [len(_bytes_of(one)) for one in tokens]
+    lengths = [len(bytes_of(one)) for one in tokens]
     if len(lengths) > _MOST_ADDED or sum(lengths) > _MOST_ADDED_BYTES:
         raise ValueError(
             f"its {len(lengths):,} added tokens have {sum(lengths):,} bytes; at most "
@@ -113,10 +103,10 @@ def _growth_of(one: Any) -> float:
     """Return the largest ratio of a text's bytes after and before a normalizer."""
     match one["type"]:
         case "Prepend":  # before each part of a text between two added tokens
-            return 1 + len(_bytes_of(one["prepend"]))
+            return 1 + len(bytes_of(one["prepend"]))
         case "Replace":
-            longest = len(_bytes_of(one["content"]))
-            replaced = len(_bytes_of(one["pattern"].get("String", "")))
+            longest = len(bytes_of(one["content"]))
+            replaced = len(bytes_of(one["pattern"].get("String", "")))
             # A regular expression, too, may match between any two characters.
             return max(1, longest / replaced) if replaced else 1 + longest
         case "Precompiled":
@@ -165,39 +155,3 @@ def _growth_of_map(data: bytes) -> float:
             start = int(units[children[place]] & 0x7FFFFFFF)
             growth = max(growth, texts.index(b"\0", start) - start)
     return growth
-
-
-def _check_pieces(pieces: list[bytes]) -> None:
-    if max(map(len, pieces), default=0) > _LONGEST_PIECE_BYTES:
-        raise ValueError(
-            f"a token of its Unigram model has more than {_LONGEST_PIECE_BYTES:,} bytes"
-        )
-    num_bytes = _PIECE_BYTES * len(pieces)
-    if num_bytes <= _MOST_UNIGRAM_BYTES:
-        num_bytes += _NODE_BYTES * _num_starts(pieces)
-    if num_bytes > _MOST_UNIGRAM_BYTES:
-        raise ValueError(
-            f"its Unigram model of {len(pieces):,} tokens would take {num_bytes >> 20} MiB of "
-            f"memory; at most {_MOST_UNIGRAM_BYTES >> 20} are allowed"
-        )
-
-
-def _num_starts(pieces: list[bytes]) -> int:
-    """Return the number of distinct, not empty starts of some texts.
-
-    >>> _num_starts([b"ab", b"ac", b"a"])
-    3
-    """
-    found, before = 0, b""
-    for piece in sorted(pieces):
-        shared = next(
-            (place for place, (a, b) in enumerate(zip(piece, before, strict=False)) if a != b),
-            min(len(piece), len(before)),
-        )
-        found += len(piece) - shared
-        before = piece
-    return found
-
-
-def _bytes_of(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
