@@ -1,23 +1,26 @@
 """Checks of a ``tokenizer.json`` from an untrusted place, before ``tokenizers`` reads it.
 
-Owns the limits on the memory that its tokens take, and on how much longer its normalizers and
-pre-tokenizers may make a text. The worst cases of these steps are multiplied, so that a chain of
-small ones cannot exceed the limit.
+Owns which parts of the file the library gets to see, which steps (normalizers, pre-tokenizers and
+decoders) are supported, and how much longer they may make a text. The worst cases of the steps are
+multiplied, so that a chain of small ones cannot exceed the limit. ``foreign_model`` checks the
+model and its tokens.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from trainer.prompt.foreign_model import bytes_of, check_parameters, checked_model
 from trainer.prompt.foreign_patterns import check_pattern
 
 _MOST_STEPS = 32
-"""Maximum number of normalizers and pre-tokenizers; Hugging Face's converters write at most ten."""
+"""Maximum number of normalizers, pre-tokenizers and decoders in all; Hugging Face's converters write
+at most 14."""
 _MOST_GROWTH = 16
 """Maximum ratio of a text's bytes after and before all steps. Llama-2's and T5's reach 12 in the
 worst case; for a usual source their ratio is about 1.5."""
@@ -31,6 +34,14 @@ once."""
 _GROWTH_BEFORE_TOKENS = {"ByteLevel": 2, "Metaspace": 3}
 """Maps pre-tokenizers to the factor by which they lengthen a text; the others do not. Twelve
 ``ByteLevel`` in a chain make a text 4,000 times as long."""
+_PRE_TOKENIZERS = frozenset({
+    "BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "FixedLength", "Metaspace",
+    "Punctuation", "Split", "UnicodeScripts", "Whitespace", "WhitespaceSplit",
+})  # fmt: skip
+_DECODERS = frozenset({
+    "BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace", "Replace", "Strip",
+    "WordPiece",
+})  # fmt: skip
 _LONGEST_MAPPED_BYTES = 64
 """Maximum bytes that a Precompiled normalizer puts for a character; the longest of SentencePiece's
 rules are 33."""
@@ -39,37 +50,38 @@ _MOST_ADDED = 50_000
 """Maximum number of added tokens; Gemma 3 has 6,400."""
 _MOST_ADDED_BYTES = 2**20
 """Maximum bytes of all added tokens in UTF-8. The library takes 80 bytes of memory for each."""
-_LONGEST_PIECE_BYTES = 1_000
-"""Maximum bytes of a Unigram model's token. A token of a million bytes overflows the library's
-stack."""
-_MOST_UNIGRAM_BYTES = 600 * 2**20
-"""Maximum memory in bytes of a Unigram model, computed from the following two constants. 320,000
-words of 40 languages (4 MB of text) take 380 MiB."""
-_NODE_BYTES = 350
-"""Memory in bytes of a node of the library's tree of tokens, which has one for each distinct start
-of a token."""
-_PIECE_BYTES = 250
-"""Memory in bytes of a token beside its nodes."""
 
 
-def check_tokenizer(content: Any) -> None:
-    """Raise ValueError if normalizers or tokens would make the library use gigabytes of memory.
+def used_parts(content: Any) -> dict[str, Any]:
+    """Return the parts of a ``tokenizer.json`` that the library needs to convert text and ids.
 
-    Content of another form raises KeyError, TypeError or AttributeError.
+    The others (post-processor, truncation and padding) change no token of a text without special
+    tokens, but can make the library panic.
 
     Args:
         content: the value of a ``tokenizer.json``.
+
+    Raises:
+        ValueError: A part is not supported, makes the library panic, or would make it use gigabytes
+            of memory. Content of another form raises KeyError, TypeError or AttributeError.
     """
-    _check_growth(content.get("normalizer"), content.get("pre_tokenizer"))
-    check_added(one["content"] for one in content.get("added_tokens") or ())
-    vocabulary = content["model"].get("vocab")
-    if isinstance(vocabulary, list):  # pairs of a token and its score: a Unigram model
-        _check_pieces([_bytes_of(one[0]) for one in vocabulary])
+    normalizer, pre_tokenizer = content.get("normalizer"), content.get("pre_tokenizer")
+    decoder, added = content.get("decoder"), content.get("added_tokens") or []
+    _check_steps(normalizer, pre_tokenizer, decoder)
+    check_added(one["content"] for one in added)
+    return {
+        "version": content.get("version"),
+        "added_tokens": added,
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "decoder": decoder,
+        "model": checked_model(content["model"]),
+    }
 
 
 def check_added(tokens: Iterable[str]) -> None:
     """Raise ValueError if there are too many added tokens, or if they are too long together."""
-    lengths = [len(_bytes_of(one)) for one in tokens]
+    lengths = [len(bytes_of(one)) for one in tokens]
     if len(lengths) > _MOST_ADDED or sum(lengths) > _MOST_ADDED_BYTES:
         raise ValueError(
             f"its {len(lengths):,} added tokens have {sum(lengths):,} bytes; at most "
@@ -77,25 +89,53 @@ def check_added(tokens: Iterable[str]) -> None:
         )
 
 
-def _check_growth(normalizer: Any, pre_tokenizer: Any) -> None:
+def _check_steps(normalizer: Any, pre_tokenizer: Any, decoder: Any) -> None:
     normalizers = _steps_of(normalizer, "normalizers")
     pre_tokenizers = _steps_of(pre_tokenizer, "pretokenizers")
-    if len(normalizers) + len(pre_tokenizers) > _MOST_STEPS:
-        raise ValueError(f"it has more than {_MOST_STEPS} normalizers and pre-tokenizers")
-    for one in (*normalizers, *pre_tokenizers):
-        if isinstance(pattern := one.get("pattern"), dict) and "Regex" in pattern:
-            check_pattern(pattern["Regex"])
+    decoders = _steps_of(decoder, "decoders")
+    if len(normalizers) + len(pre_tokenizers) + len(decoders) > _MOST_STEPS:
+        raise ValueError(f"it has more than {_MOST_STEPS} normalizers, pre-tokenizers and decoders")
+    for one in pre_tokenizers:
+        _check_kind(one["type"], _PRE_TOKENIZERS, "pre-tokenizer")
+    for one in decoders:
+        _check_kind(one["type"], _DECODERS, "decoder")
+    for one in (*normalizers, *pre_tokenizers, *decoders):
+        _check_step(one)
     growth = prod(map(_growth_of, normalizers))
     growth *= prod(_GROWTH_BEFORE_TOKENS.get(one["type"], 1) for one in pre_tokenizers)
+    _check_growth(growth, "normalizers and pre-tokenizers")
+    _check_growth(prod(map(_growth_of_decoder, decoders)), "decoders")
+
+
+def _check_kind(kind: Any, supported: Collection[str], what: str) -> None:
+    # The library guesses the kind of a step with an unknown one from the step's parameters.
+    if kind not in supported:
+        raise ValueError(f"its {what} {str(kind)[:40]!r} is not supported")
+
+
+def _check_step(one: Any) -> None:
+    """Raise ValueError for a parameter that takes long, or that makes the library panic."""
+    kind = one["type"]
+    if isinstance(pattern := one.get("pattern"), dict):
+        check_pattern(pattern.get("Regex", ""))
+        check_parameters(pattern, kind, but=("Regex",))
+    check_parameters(one, kind, but=("precompiled_charsmap",))
+    if kind == "FixedLength" and one.get("length", 1) == 0:
+        raise ValueError("its FixedLength cuts a text into pieces of no length")
+    if kind == "Strip" and one.get("stop"):
+        raise ValueError("its decoder Strip cuts the end of tokens, which may be shorter")
+
+
+def _check_growth(growth: float, steps: str) -> None:
     if growth > _MOST_GROWTH:
         raise ValueError(
-            f"its normalizers and pre-tokenizers can make a text {growth:.0f} times as long; at "
-            f"most {_MOST_GROWTH} times is allowed"
+            f"its {steps} can make a text {growth:.0f} times as long; at most {_MOST_GROWTH} times "
+            "is allowed"
         )
 
 
 def _steps_of(step: Any, key: str) -> list[Any]:
-    """Return the steps of a normalizer or pre-tokenizer; ``key`` names those of a Sequence."""
+    """Return the steps of a part; ``key`` names those of a Sequence."""
     found = []
     stack = [step]
     while stack:
@@ -113,18 +153,25 @@ def _growth_of(one: Any) -> float:
     """Return the largest ratio of a text's bytes after and before a normalizer."""
     match one["type"]:
         case "Prepend":  # before each part of a text between two added tokens
-            return 1 + len(_bytes_of(one["prepend"]))
+            return 1 + len(bytes_of(one["prepend"]))
         case "Replace":
-            longest = len(_bytes_of(one["content"]))
-            replaced = len(_bytes_of(one["pattern"].get("String", "")))
+            longest = len(bytes_of(one["content"]))
+            replaced = len(bytes_of(one["pattern"].get("String", "")))
             # A regular expression, too, may match between any two characters.
             return max(1, longest / replaced) if replaced else 1 + longest
         case "Precompiled":
             return _growth_of_map(base64.b64decode(one["precompiled_charsmap"], validate=True))
-        case other if other in _GROWTH:
-            return _GROWTH[other]
         case other:
-            raise ValueError(f"its normalizer {str(other)[:40]!r} is not supported")
+            _check_kind(other, _GROWTH, "normalizer")
+            return _GROWTH[other]
+
+
+def _growth_of_decoder(one: Any) -> float:
+    """Return the largest ratio of a text's bytes after and before a decoder.
+
+    The others insert at most a blank for each token.
+    """
+    return _growth_of(one) if one["type"] == "Replace" else 1
 
 
 def _growth_of_map(data: bytes) -> float:
@@ -165,39 +212,3 @@ def _growth_of_map(data: bytes) -> float:
             start = int(units[children[place]] & 0x7FFFFFFF)
             growth = max(growth, texts.index(b"\0", start) - start)
     return growth
-
-
-def _check_pieces(pieces: list[bytes]) -> None:
-    if max(map(len, pieces), default=0) > _LONGEST_PIECE_BYTES:
-        raise ValueError(
-            f"a token of its Unigram model has more than {_LONGEST_PIECE_BYTES:,} bytes"
-        )
-    num_bytes = _PIECE_BYTES * len(pieces)
-    if num_bytes <= _MOST_UNIGRAM_BYTES:
-        num_bytes += _NODE_BYTES * _num_starts(pieces)
-    if num_bytes > _MOST_UNIGRAM_BYTES:
-        raise ValueError(
-            f"its Unigram model of {len(pieces):,} tokens would take {num_bytes >> 20} MiB of "
-            f"memory; at most {_MOST_UNIGRAM_BYTES >> 20} are allowed"
-        )
-
-
-def _num_starts(pieces: list[bytes]) -> int:
-    """Return the number of distinct, not empty starts of some texts.
-
-    >>> _num_starts([b"ab", b"ac", b"a"])
-    3
-    """
-    found, before = 0, b""
-    for piece in sorted(pieces):
-        shared = next(
-            (place for place, (a, b) in enumerate(zip(piece, before, strict=False)) if a != b),
-            min(len(piece), len(before)),
-        )
-        found += len(piece) - shared
-        before = piece
-    return found
-
-
-def _bytes_of(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")

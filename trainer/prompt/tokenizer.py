@@ -6,18 +6,21 @@ nothing and runs no code from a folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llmperf_common.extras import require
-from llmperf_common.files.plain_files import check_plain
+from llmperf_common.files.plain_files import read_plain
 from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Ids
 from trainer.errors import BadInput
-from trainer.prompt.foreign_tokenizer import check_added, check_tokenizer
+from trainer.prompt.foreign_model import checked_model
+from trainer.prompt.foreign_tokenizer import check_added, used_parts
 
 EXTRA = "train"
 FILE = "tokenizer.json"
@@ -49,12 +52,45 @@ launch would differ: BPE drops merges at random, and Unigram draws among the bes
 ``tokenizer.json`` can set ``dropout``. The library has no other random step, and its models cannot
 be nested."""
 
+_PROBE = "__kernel void a(__global float *b) {\n\tb[get_global_id(0)] += 1.5f; // + 23\n}\n"
+"""Code that a loaded tokenizer must turn into at least one token."""
+_ODD_PROBE = (
+    "\0\r\x7f \xa0\xe9e\u0301\u0416\u4e2d\u2028\ufeff\uffff\ue000\U0001f680\U0010ffff" + "a" * 300
+)
+"""Characters that may be unknown to a tokenizer, some that the library treats specially, and a
+long word."""
+_PANICS = "pyo3_runtime"
+"""Module of the exception by which the library reports a panic. Its type cannot be imported, and it
+is no Exception."""
+_LONGEST_DETAIL = 500
+
+
+@contextmanager
+def _refusing(words: str) -> Iterator[None]:
+    """Turn what the library raises, panics included, into BadInput; an interrupt passes through."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__module__ != _PANICS:
+            raise
+        raise BadInput(
+            f"{words}: {str(error)[:_LONGEST_DETAIL]}; copy the folder again, or use another "
+            "checkpoint"
+        ) from None
+
 
 class TextTokenizer:
     """A loaded tokenizer; ids start at 0."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        """Take a ``tokenizers.Tokenizer``; turn its truncation, padding and randomness off."""
+    def __init__(self, tokenizer: Any, source: str = FILE) -> None:
+        """Take a ``tokenizers.Tokenizer``; turn its truncation, padding and randomness off.
+
+        Args:
+            tokenizer: the library's tokenizer.
+            source: path of its file, for messages.
+        """
         tokenizer.no_truncation()
         tokenizer.no_padding()
         model = tokenizer.model  # shared with the tokenizer, not a copy
@@ -62,6 +98,7 @@ class TextTokenizer:
             if getattr(model, name, None) is not None:
                 setattr(model, name, None)
         self._tokenizer = tokenizer
+        self._source = source
 
     @property
     def num_tokens(self) -> int:
@@ -75,22 +112,34 @@ class TextTokenizer:
         return found
 
     def ids(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the token ids of each text; no token is added before or after."""
+        """Return the token ids of each text; no token is added before or after.
+
+        Raises:
+            BadInput: The tokenizer fails on a text, such as one with a character it does not know.
+        """
         found: list[Ids] = []
         for start in range(0, len(texts), _BATCH):
             batch = list(texts[start : start + _BATCH])
-            encoded = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            with _refusing(f"{self._source}: the tokenizer fails on a text"):
+                encoded = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             found += [np.array(one.ids, dtype=np.int32) for one in encoded]
         return found
 
     def text(self, ids: Iterable[int]) -> str:
-        """Return the text of some ids."""
-        text: str = self._tokenizer.decode([int(one) for one in ids], skip_special_tokens=False)
+        """Return the text of some ids.
+
+        Raises:
+            BadInput: The tokenizer's decoder fails on them.
+        """
+        numbers = [int(one) for one in ids]
+        with _refusing(f"{self._source}: the tokenizer fails on some ids"):
+            text: str = self._tokenizer.decode(numbers, skip_special_tokens=False)
         return text
 
     def to_json(self) -> str:
         """Return the text of ``tokenizer.json``."""
-        text: str = self._tokenizer.to_str(pretty=True)
+        with _refusing(f"{self._source}: the tokenizer cannot be written"):
+            text: str = self._tokenizer.to_str(pretty=True)
         return text
 
     def save(self, folder: Path) -> None:
@@ -144,22 +193,40 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         raise BadInput(
             f"{folder}: no tokenizer: the folder has neither {FILE} nor vocab.json with merges.txt"
         )
-    try:
+    source = whole if whole.is_file() else vocabulary
+    name = FILE if whole.is_file() else "vocab.json, merges.txt or added_tokens.json"
+    with _refusing(f"{folder}: {name} cannot be read"):
         if whole.is_file():
-            content = read_json_value(whole)
-            check_tokenizer(content)
-            del content  # the library needs the memory
-            return TextTokenizer(library.Tokenizer.from_file(str(whole)))
-        return TextTokenizer(_from_merges(library, vocabulary, merges))
-    except Exception as error:  # noqa: BLE001  (the library raises plain Exception)
-        name = whole.name if whole.is_file() else "vocab.json, merges.txt or added_tokens.json"
-        raise BadInput(f"{folder}: {name} cannot be read: {error}") from None
+            # The library gets what was checked, not the file: it reads a key that occurs twice each
+            # time. The text alone is kept, because the library needs the memory.
+            text = json.dumps(used_parts(read_json_value(whole)), allow_nan=False)
+            tokenizer = TextTokenizer(library.Tokenizer.from_str(text), str(source))
+        else:
+            tokenizer = TextTokenizer(_from_merges(library, vocabulary, merges), str(source))
+    _try_out(tokenizer, source)
+    return tokenizer
+
+
+def _try_out(tokenizer: TextTokenizer, source: Path) -> None:
+    """Raise BadInput unless the tokenizer converts some short texts to ids and back.
+
+    An unusable tokenizer is found before data is prepared for it.
+    """
+    found = [tokenizer.ids([text])[0] for text in (_PROBE, _ODD_PROBE, "")]
+    for ids in found:
+        tokenizer.text(ids)
+    if not len(found[0]):
+        raise BadInput(f"{source}: the tokenizer makes no token of code; use another checkpoint")
 
 
 def _from_merges(library: Any, vocabulary: Path, merges: Path) -> Any:
-    for path in (vocabulary, merges):
-        check_plain(path, max_bytes=_MOST_MERGES_BYTES)
-    tokenizer = library.Tokenizer(library.models.BPE.from_file(str(vocabulary), str(merges)))
+    tokens = read_json_value(vocabulary, max_bytes=_MOST_MERGES_BYTES)
+    text = read_plain(merges, max_bytes=_MOST_MERGES_BYTES).decode().replace("\r\n", "\n")
+    # A token may hold a character at which splitlines would cut.
+    lines = [line for line in text.split("\n") if line and not line.startswith("#version")]
+    pairs = [tuple(line.split(" ")) for line in lines]
+    checked_model({"type": "BPE", "vocab": tokens, "merges": pairs})
+    tokenizer = library.Tokenizer(library.models.BPE(tokens, pairs))
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
     added = vocabulary.with_name("added_tokens.json")
