@@ -10,7 +10,6 @@ the shards.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -29,6 +28,7 @@ from cluster.ledger.redis_connection import (
     told_as_ours,
 )
 from cluster.ledger.redis_errors import LedgerRefusedError
+from cluster.ledger.redis_values import about_text, entry_of, entry_text, epochs_of, shown
 from llmperf_common.ledger.protocol import (
     SILENT_LIMIT_S,
     CommitOutcome,
@@ -116,7 +116,7 @@ class RedisLedger:
         """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, bind none."""
         tokens = self._tokens(leases)
         name = sha256(repr((self._epoch, tokens)).encode()).hexdigest()[:20]
-        entries = [part for entry in shards for part in (entry.name, _entry_text(entry, name))]
+        entries = [part for entry in shards for part in (entry.name, entry_text(entry, name))]
         stale = self._run("commit", name, len(leases), *tokens, *entries)
         return Refused(tuple(stale)) if stale else Committed()
 
@@ -126,18 +126,13 @@ class RedisLedger:
         while True:
             after = found[-1].name if found else ""
             answer = self._run("unpublished", after, _AT_ONCE)
-            some = zip(*[iter(answer)] * 2, strict=True)
-            found += [_entry(name.decode(), text) for name, text in some]
+            found += self._entries(answer)
             if len(answer) < 2 * _AT_ONCE:
                 return found
 
     def shards(self) -> list[ShardEntry]:
         """Return all shards that were ever recorded here."""
-        answer = self._run("shards")
-        some = zip(*[iter(answer)] * 2, strict=True)
-        return sorted(
-            (_entry(name.decode(), text) for name, text in some), key=lambda one: one.name
-        )
+        return sorted(self._entries(self._run("shards")), key=lambda one: one.name)
 
     def unknown(self, names: Sequence[str]) -> list[str]:
         """Return which of ``names`` are not names of recorded shards."""
@@ -170,7 +165,7 @@ class RedisLedger:
         answer = self._run("holdings", tasks.start, tasks.stop)
         return [
             Holding(
-                holder="/".join(name.decode().split("/")[:2]),
+                holder="/".join(shown(name).split("/")[:2]),
                 num_tasks=num_tasks,
                 expires_in_s=ends_us / _US,
             )
@@ -186,7 +181,7 @@ class RedisLedger:
         answer = self._run("workers", _us(SILENT_LIMIT_S))
         return sorted(
             (
-                WorkerReport(worker=name.decode(), age_s=age_us / _US, document=document.decode())
+                WorkerReport(worker=shown(name), age_s=age_us / _US, document=shown(document))
                 for name, age_us, document in zip(*[iter(answer)] * 3, strict=True)
             ),
             key=lambda one: one.worker,
@@ -203,6 +198,11 @@ class RedisLedger:
             for lease in leases
             for part in (lease.task, lease.token if lease.epoch == self._epoch else 0)
         ]
+
+    def _entries(self, answer: Sequence[bytes]) -> list[ShardEntry]:
+        """Return the shards of an answer of the form shard, entry, shard, entry."""
+        with told_as_ours(self._client):
+            return [entry_of(name, text) for name, text in zip(*[iter(answer)] * 2, strict=True)]
 
     def _run(self, script: str, *arguments: str | int) -> Any:
         if script not in self._scripts:
@@ -253,16 +253,20 @@ class RedisLocation:
         with told_as_ours(self._client):
             found = self._client.hmget(f"{self._of(epoch)}:meta", ["epoch", "plan_hash", "run_id"])
             wanted = [str(epoch), plan_hash, self._run_id()]
-        if [value.decode() if isinstance(value, bytes) else value for value in found] != wanted:
+        if found != [text.encode() for text in wanted]:
             return None
         return RedisLedger(self._client, prefix=self._of(epoch), epoch=epoch)
 
+    def epochs(self) -> list[int]:
+        """Return the epochs that may have a ledger here, the newest first."""
+        with told_as_ours(self._client):
+            return epochs_of(self._client.smembers(self.key("epochs")))
+
     def retire(self, *, before: int) -> None:
         """Remove older epochs' ledgers; collectors that still use them get ``LedgerLostError``."""
-        with told_as_ours(self._client):
-            for member in self._client.smembers(self.key("epochs")):
-                if int(member) < before:
-                    self._remove(int(member))
+        for epoch in self.epochs():
+            if epoch < before:
+                self._remove(epoch)
 
     def create(
         self,
@@ -287,7 +291,7 @@ class RedisLocation:
             for key in ("leases", "shards"):
                 self._client.hset(f"{prefix}:{key}", "", "")
             for some in _pieces(shards):
-                texts: _Fields = {entry.name: _entry_text(entry, "") for entry in some}
+                texts: _Fields = {entry.name: entry_text(entry, "") for entry in some}
                 self._client.hset(f"{prefix}:shards", mapping=texts)
             bits = bytearray()
             for task, _ in done:
@@ -307,9 +311,10 @@ class RedisLocation:
 
     def _remove(self, epoch: int) -> None:
         prefix = self._of(epoch)
-        self._client.delete(f"{prefix}:meta")  # without this key the ledger refuses commits
-        self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
-        self._client.srem(self.key("epochs"), epoch)
+        with told_as_ours(self._client):
+            self._client.delete(f"{prefix}:meta")  # without this key the ledger refuses commits
+            self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
+            self._client.srem(self.key("epochs"), epoch)
 
     def _of(self, epoch: int) -> str:
         return f"{self._prefix}:e{epoch:06d}"
@@ -333,7 +338,7 @@ def redis_locations(url: str, location: str) -> Callable[[RunRecord], RedisLocat
     with closed_if_refused(client):
         rehearse_rights(client)
     return lambda run: RedisLocation(
-        client, dataset=run.run_id or run.plan_hash, about=_about(run, location)
+        client, dataset=run.run_id or run.plan_hash, about=about_text(run, location)
     )
 
 
@@ -355,37 +360,3 @@ def _us(seconds: float) -> int:
 
 def _name(holder: Holder) -> str:
     return f"{holder.host}/{holder.pid}/{holder.boot_id}/{holder.start_ticks}"
-
-
-def _entry_text(entry: ShardEntry, commit: str) -> str:
-    return json.dumps(
-        {
-            "rows": entry.rows, "bytes": entry.bytes, "sha256": entry.sha256,
-            "tasks": entry.tasks, "commit": commit,
-        }
-    )  # fmt: skip
-
-
-def _entry(name: str, text: bytes) -> ShardEntry:
-    found = json.loads(text)
-    return ShardEntry(
-        name=name, rows=found["rows"], bytes=found["bytes"], sha256=found["sha256"],
-        tasks=found["tasks"],
-    )  # fmt: skip
-
-
-def _about(run: RunRecord, location: str) -> str:
-    """Return the run's facts as JSON, for viewers of the server.
-
-    Tasks are numbered by device class, in the order given; each class has the same number of tasks.
-    """
-    return json.dumps(
-        {
-            "location": location,
-            "run_id": run.run_id,
-            "plan_hash": run.plan_hash,
-            "num_tasks": run.num_tasks,
-            "device_classes": [one.name for one in run.device_classes],
-            "created_at": run.created_at,
-        }
-    )

@@ -18,6 +18,7 @@ from cluster.ledger.redis_errors import as_ours, repeats_password
 from cluster.ledger.redis_greeting import NotRedisError, greet
 from cluster.ledger.redis_options import option_problem
 from cluster.ledger.redis_rights import rehearsal
+from cluster.ledger.redis_values import ForeignValueError
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ledger.protocol import LedgerAwayError
 from llmperf_common.masking import MASK, masked, public_url
@@ -139,9 +140,15 @@ def rehearse_rights(client: RedisClient) -> None:
 
 @contextlib.contextmanager
 def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
-    """Raise the client library's errors as errors of the ledger that name ``client``'s server."""
+    """Raise errors of the ledger that name ``client``'s server, in place of two others.
+
+    These are the client library's errors, and those of values that no ledger writes.
+    """
     try:
         yield
+    except ForeignValueError as error:
+        told = redis.ResponseError(f"FOREIGN value in a key of the ledger: {error}")
+        raise as_ours(told, client) or told from error
     except redis.RedisError as error:
         ours = as_ours(error, client)
         if client is not None and repeats_password(error, client):

@@ -48,17 +48,24 @@ _PASSING = frozenset(
 without our help."""
 _SIGN_IN = "name a user and its password in the URL: redis://USER:PASSWORD@HOST:PORT/0"
 _NO_CLUSTER = "it is a node of a Redis Cluster; name a server outside a Redis Cluster"
+_ANOTHER_PROGRAM = (
+    "another program has written to LLMPerf's keys, llmperf:*; name another database of the "
+    "server, redis://…/1"
+)
 _REMEDIES = {
     "NOPERM": f"give its user the rights of a ledger: ACL SETUSER USER {RIGHTS}",
     "NOAUTH": _SIGN_IN,
     "WRONGPASS": _SIGN_IN,
     "DENIED": "set a password on the server, or let it accept this network",
-    "WRONGTYPE": "another program has written to LLMPerf's keys, llmperf:*; name another database "
-    "of the server, redis://…/1",
+    "WRONGTYPE": _ANOTHER_PROGRAM,
+    "FOREIGN": _ANOTHER_PROGRAM,
     "MOVED": _NO_CLUSTER,
     "ASK": _NO_CLUSTER,
     "CROSSSLOT": _NO_CLUSTER,
 }
+_OF_CONTENT = frozenset({"WRONGTYPE", "FOREIGN"})
+"""Code words for keys with a type or a value that no ledger writes. ``lua/prelude.lua`` and
+``redis_values.py`` find the values and name them ``FOREIGN``."""
 _TLS_REMEDY = (
     "rediss:// needs the server's tls-port, a certificate for that host name, and its CA in a file "
     "on this host: rediss://…/0?ssl_ca_certs=FILE"
@@ -88,6 +95,10 @@ class LedgerRefusedError(LedgerAwayError):
         self.is_amid_script = is_amid_script
 
 
+class LedgerForeignError(LedgerRefusedError):
+    """A key of a ledger has a type or a value that no ledger writes; other ledgers may be sound."""
+
+
 def as_ours(
     error: redis.RedisError, client: redis.Redis | None = None
 ) -> LedgerAwayError | LedgerLostError | None:
@@ -103,7 +114,8 @@ def as_ours(
     if word == "LEDGERLOST":
         return LedgerLostError(f"the ledger is lost: {text}")
     if word in _REMEDIES:
-        return LedgerRefusedError(
+        kind = LedgerForeignError if word in _OF_CONTENT else LedgerRefusedError
+        return kind(
             f"the Redis server refuses us: {where}{text.rstrip('.')}: {_REMEDIES[word]}",
             is_amid_script=_without_script(str(error)) != str(error),
         )

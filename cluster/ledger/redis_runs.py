@@ -6,18 +6,18 @@ client library.
 
 from __future__ import annotations
 
-import json
 import logging
-import operator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from cluster.ledger.redis import RUNS_KEY, RedisLocation
 from cluster.ledger.redis_connection import RedisClient, connect, told_as_ours
+from cluster.ledger.redis_errors import LedgerForeignError
+from cluster.ledger.redis_values import run_of
 from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import LedgerLostError
 
 _log = logging.getLogger(__name__)
-_MAX_TASKS = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,49 +50,53 @@ def runs_on(url: str, *, only: str | None = None) -> list[RunOnServer]:
     """
     client = connect(url)
     try:
-        with told_as_ours(client):
-            members = client.smembers(RUNS_KEY)
-            names = [one.decode() if isinstance(one, bytes) else one for one in members]
-            found = [_run(client, name) for name in names if only is None or name == only]
+        found = [_run(client, name) for name in _names(client) if only is None or name == only]
     finally:
         client.close()
     return sorted((run for run in found if run), key=lambda run: (run.created_at, run.run_id))
 
 
+def _names(client: RedisClient) -> Iterator[str]:
+    with told_as_ours(client):
+        members = client.smembers(RUNS_KEY)
+    for member in members:
+        try:
+            yield member.decode() if isinstance(member, bytes) else member
+        except UnicodeDecodeError:
+            _log.warning("%s has the name %r, which no run has", RUNS_KEY, member[:80])
+
+
 def _run(client: RedisClient, dataset: str) -> RunOnServer | None:
+    """Return a run; None, after a warning, if another program has written to its keys."""
     ledger_location = RedisLocation(client, dataset=dataset)
-    text = client.get(ledger_location.key("about"))
-    if not isinstance(text, bytes):
-        return None
     try:
-        about = json.loads(text)
-        run = RunOnServer(
-            run_id=str(about["run_id"] or dataset),
-            location=str(about["location"]),
-            plan_hash=str(about["plan_hash"]),
-            num_tasks=operator.index(about["num_tasks"]),
-            device_classes=tuple(map(str, about["device_classes"])),
-            created_at=str(about["created_at"]),
-            view=None,
+        with told_as_ours(client):
+            text = client.get(ledger_location.key("about"))
+            if not isinstance(text, bytes):
+                return None
+            run = run_of(text)
+        return RunOnServer(
+            run_id=run.run_id or dataset,
+            location=run.location,
+            plan_hash=run.plan_hash,
+            num_tasks=run.num_tasks,
+            device_classes=run.device_classes,
+            created_at=run.created_at,
+            view=_view(
+                ledger_location,
+                run.plan_hash,
+                class_ranges(run.num_tasks, len(run.device_classes)),
+            ),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
-        run = None
-    if run is None or not 0 <= run.num_tasks < _MAX_TASKS:
-        _log.warning(
-            "%s does not hold the record of a run: it is not shown", ledger_location.key("about")
-        )
+    except LedgerForeignError as error:
+        _log.warning("the run %r is not shown: %s", dataset, error)
         return None
-    ranges = class_ranges(run.num_tasks, len(run.device_classes))
-    return replace(run, view=_view(client, ledger_location, run.plan_hash, ranges))
 
 
 def _view(
-    client: RedisClient, ledger_location: RedisLocation, plan_hash: str, ranges: tuple[range, ...]
+    ledger_location: RedisLocation, plan_hash: str, ranges: tuple[range, ...]
 ) -> LedgerView | None:
-    epochs = sorted(
-        (int(one) for one in client.smembers(ledger_location.key("epochs"))), reverse=True
-    )
-    for epoch in epochs[:1]:
+    for epoch in ledger_location.epochs()[:1]:
         ledger = ledger_location.open(epoch, plan_hash)
         if ledger is None:
             return None

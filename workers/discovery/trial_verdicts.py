@@ -23,7 +23,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from llmperf_common.files.plain_files import UnfitFileError, open_lock_file
+from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.files.plain_files import UnfitFileError, open_lock_file, read_plain
 from llmperf_common.files.replacing import replacing
 from workers.device.interface import DeviceRef
 from workers.discovery.candidates import AbsentSource, Candidate, Source
@@ -31,6 +32,8 @@ from workers.discovery.cpu_model import read_cpu_model
 from workers.discovery.runtime_trial import TO_MEND, RuntimeVerdict, TriedDevice, verdict_of
 
 _SCHEMA = 1
+_MAX_BYTES = 2**20
+"""Maximum size of a verdict's file; one of a host with eight devices has some KiB."""
 _AFTER_ANSWER_S = 30 * 86_400.0
 """Seconds for which a trial that ended by itself is remembered: 30 days."""
 
@@ -123,13 +126,13 @@ class VerdictFile:
             yield
 
     def read(self) -> RuntimeVerdict | None:
-        """Return the remembered verdict; None if there is none or it has expired."""
+        """Return the remembered verdict; None if there is none, or it has expired or is damaged."""
         try:
-            content = json.loads(self._path.read_text(encoding="utf-8"))
+            content = parse_json(read_plain(self._path, max_bytes=_MAX_BYTES))
             if content["schema"] != _SCHEMA or time.time() > content["until_s"]:
                 return None
             return self._verdict(content)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, UnfitFileError, ValueError, KeyError, TypeError, OverflowError):
             return None
 
     def write(self, verdict: RuntimeVerdict) -> None:

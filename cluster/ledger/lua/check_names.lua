@@ -2,7 +2,7 @@
 -- ARGV: who checks, number of this check, number of the earlier check that must be stored, shards.
 -- Returns {'behind'} if the earlier check is not stored: the ledger was restored to an older state.
 local field, number = 'checked:' .. ARGV[3], tonumber(ARGV[4])
-local noted = tonumber(redis.call('HGET', meta, field) or 0)
+local noted = whole(redis.call('HGET', meta, field) or '0', meta)
 if noted < tonumber(ARGV[5]) then
     return { 'behind' }
 end

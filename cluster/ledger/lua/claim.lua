@@ -3,13 +3,21 @@
 -- Returns task, token, attempt, task, ...
 local first, stop, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local expires_us, holder = now_us + ARGV[6], ARGV[7]
+whole(redis.call('HGET', meta, 'last_token'), meta)
+local position = whole(redis.call('HGET', cursors, first) or ARGV[3], cursors)
+if position < first then
+    foreign(cursors)
+end
 
-if tonumber(redis.call('HGET', meta, 'longest_ttl_us') or 0) < tonumber(ARGV[6]) then
+if (longest_ttl_us() or 0) < tonumber(ARGV[6]) then
     redis.call('HSET', meta, 'longest_ttl_us', ARGV[6])
 end
 free_ended()
 local found = {}
 for _, task in ipairs(redis.call('ZRANGEBYSCORE', free, first, '(' .. stop, 'LIMIT', 0, limit)) do
+    if whole(task, free) < first or whole(task, free) >= stop then
+        foreign(free)
+    end
     table.insert(found, tonumber(task))
 end
 
@@ -25,7 +33,6 @@ local function not_done(position)
     return math.max(position, redis.call('BITPOS', done, 0, position / 8))
 end
 
-local position = tonumber(redis.call('HGET', cursors, first) or first)
 while #found < limit and position < stop do
     position = not_done(position)
     if position < stop then
@@ -40,7 +47,7 @@ redis.call('HSET', cursors, first, math.min(position, stop))
 local answer = {}
 for _, task in ipairs(found) do
     local before = redis.call('HGET', leases, task)
-    local attempt = before and string.match(before, '^%d+:(%d+):') + 1 or 1
+    local attempt = before and whole(string.match(before, '^%d+:(%d+):'), leases) + 1 or 1
     local token = redis.call('HINCRBY', meta, 'last_token', 1)
     redis.call('HSET', leases, task, string.format('%d:%d:%s', token, attempt, holder))
     hold(task, expires_us)

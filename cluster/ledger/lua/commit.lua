@@ -3,8 +3,14 @@
 local commit, num_leases = ARGV[3], tonumber(ARGV[4])
 local first_shard = 5 + 2 * num_leases
 local recorded = redis.call('HGET', shards, ARGV[first_shard])
-if recorded and cjson.decode(recorded).commit == commit then
-    return {}
+if recorded then
+    local is_json, entry = pcall(cjson.decode, recorded)
+    if not is_json or type(entry) ~= 'table' then
+        foreign(shards)
+    end
+    if entry.commit == commit then
+        return {}
+    end
 end
 local stale = {}
 for i = 5, first_shard - 1, 2 do

@@ -3,8 +3,9 @@
 -- that the clock was set back.
 local current = redis.call('HMGET', publisher, 'holder', 'expires_us', 'ttl_us')
 if current[1] and current[1] ~= ARGV[3] then
-    local expires_us = tonumber(current[2])
-    if expires_us > now_us and expires_us <= now_us + 2 * (current[3] or ARGV[4]) then
+    local expires_us = whole(current[2], publisher)
+    local ttl_us = whole(current[3] or ARGV[4], publisher)
+    if expires_us > now_us and expires_us <= now_us + 2 * ttl_us then
         return 0
     end
 end

@@ -2,15 +2,15 @@
 -- Returns their holders: holder, number of tasks, us until its last lease ends, holder, ...
 -- Changes nothing.
 local first, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
-local longest_us = redis.call('HGET', meta, 'longest_ttl_us')
+local longest_us = longest_ttl_us()
 local latest = longest_us and string.format('%.0f', now_us + 2 * longest_us) or '(+inf'
 local after = string.format('(%.0f', now_us)
 local found, names = {}, {}
 local live = redis.call('ZRANGEBYSCORE', expiry, after, latest, 'WITHSCORES', 'LIMIT', 0, 500)
 for i = 1, #live, 2 do
-    local index, lease = tonumber(live[i]), redis.call('HGET', leases, live[i])
+    local index, lease = whole(live[i], expiry), redis.call('HGET', leases, live[i])
     if index >= first and index < stop and lease then
-        local name = string.match(lease, '^%d+:%d+:(.*)$')
+        local name = string.match(lease, '^%d+:%d+:(.*)$') or foreign(leases)
         if not found[name] then
             found[name] = { 0, 0 }
             table.insert(names, name)

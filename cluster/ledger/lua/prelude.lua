@@ -19,6 +19,28 @@ end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2] + ARGV[2]
 
+-- Other programs may have written to our keys. A script calculates only with values that `whole` has
+-- checked; another value ends the script. So a foreign value never becomes a number of ours.
+local function foreign(key)
+    error('FOREIGN value in ' .. key, 0)
+end
+
+-- Returns the whole number from 0 to 2^53 - 1 that a key's value stands for, if written as we do.
+local function whole(value, key)
+    local number = tonumber(value)
+    local is_whole = number and number >= 0 and number < 2 ^ 53 -- false for "nan", too
+    if not is_whole or string.format('%.0f', number) ~= value then
+        foreign(key)
+    end
+    return number
+end
+
+-- Returns the longest TTL of a claim in us, or nil before the first claim.
+local function longest_ttl_us()
+    local longest = redis.call('HGET', meta, 'longest_ttl_us')
+    return longest and whole(longest, meta)
+end
+
 -- A lease is "token:attempt:holder". Its task is in `expiry` (by time) and `held` (by task); after
 -- the lease has ended, the task is in `free` (by task).
 local function token_of(task)
@@ -44,13 +66,16 @@ end
 -- because workers may use different ones.
 local function ended()
     local tasks = redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us, 'LIMIT', 0, 500)
-    local longest_us = redis.call('HGET', meta, 'longest_ttl_us')
+    local longest_us = longest_ttl_us()
     if longest_us then
         local after = string.format('(%.0f', now_us + 2 * longest_us)
         -- The permanent member has the score +inf; leave it out.
         for _, task in ipairs(redis.call('ZRANGEBYSCORE', expiry, after, '(+inf', 'LIMIT', 0, 500)) do
             table.insert(tasks, task)
         end
+    end
+    for _, task in ipairs(tasks) do
+        whole(task, expiry)
     end
     return tasks
 end

@@ -3,6 +3,6 @@
 local answer = {}
 for _, name in ipairs(redis.call('ZRANGEBYLEX', unpublished, '(' .. ARGV[3], '+', 'LIMIT', 0, ARGV[4])) do
     table.insert(answer, name)
-    table.insert(answer, redis.call('HGET', shards, name))
+    table.insert(answer, redis.call('HGET', shards, name) or foreign(shards))
 end
 return answer

@@ -18,14 +18,14 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from llmperf_common.extras import require
 from llmperf_common.masking import holds_secret, masked, public_url
+from llmperf_common.store.files import s3_answers
 from llmperf_common.store.files.filesystem import (
     AccessDeniedError,
     StoreError,
@@ -34,6 +34,7 @@ from llmperf_common.store.files.filesystem import (
 )
 from llmperf_common.store.files.s3_lock import Listing, LockClaims, LockTiming
 
+_T = TypeVar("_T")
 ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
 SCHEME = "s3://"
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # which boto3 reads by itself
@@ -46,15 +47,6 @@ _READ_TIMEOUT_S = 30
 _REQUESTS_AT_ONCE = 8  # requests are independent; boto3 keeps 16 connections
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
-_OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests about one object, which may be missing. A 404 to another request: no S3 store."""
-_ACCESS_CODES = frozenset(
-    {
-        "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch",
-        "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AllAccessDisabled",
-        "AccountProblem",
-    }
-)  # fmt: skip
 
 
 class _UnansweredError(StoreError):
@@ -81,6 +73,10 @@ class S3Filesystem:
         self._endpoint = endpoint
         self._boto3 = require("boto3.session", "s3")
         self._errors = require("botocore.exceptions", "s3")
+        self._nonsense = (
+            *s3_answers.NONSENSE,
+            require("botocore.parsers", "s3").ResponseParserError,
+        )
         self._client = self._connect()
         self._claims = LockClaims(self, lock_timing or LockTiming())
         self._pinned: tuple[str, bytes] | None = None
@@ -172,12 +168,7 @@ class S3Filesystem:
 
     def folders(self, folder: str = "") -> list[str]:
         """Return the sorted names of the folders directly in ``folder`` that contain objects."""
-        start = self._folder_key(folder)
-        return sorted(
-            item["Prefix"][len(start) :].rstrip("/")
-            for page in self._pages(folder)
-            for item in page.get("CommonPrefixes", ())
-        )
+        return self._of_pages(folder, s3_answers.folders_of)
 
     def remove(self, name: str) -> None:
         """Delete ``name``; no error if it is gone.
@@ -198,21 +189,12 @@ class S3Filesystem:
 
     def delete(self, name: str) -> None:
         """Delete ``name`` regardless of locks."""
-        with contextlib.suppress(FileNotFoundError):  # some stores answer 404 if it is missing
+        with contextlib.suppress(FileNotFoundError):  # some stores answer 404
             self._request("delete_object", name, Key=self._key(name))
 
     def listing(self, folder: str) -> Listing:
         """Return the objects directly under ``folder`` with their times, and the server's time."""
-        start = self._folder_key(folder)
-        modified = {}
-        now = None
-        for page in self._pages(folder):
-            date = page["ResponseMetadata"]["HTTPHeaders"].get("date")
-            now = parsedate_to_datetime(date) if date else None
-            for item in page.get("Contents", ()):
-                if item["Key"] != start:  # consoles create an object of that name for empty folders
-                    modified[item["Key"][len(start) :]] = item["LastModified"]
-        return Listing(now=now, modified=modified)
+        return self._of_pages(folder, s3_answers.listing_of)
 
     def _connect(self) -> Any:
         config = require("botocore.config", "s3").Config(
@@ -266,11 +248,15 @@ class S3Filesystem:
         raise StoreError(f"{self.describe(name)} has more than {most} bytes: it is not read")
 
     def _size(self, name: str) -> int | None:
+        answer = self._head(name)
+        with self._understood("head_object", name):
+            return None if answer is None else s3_answers.size_of(answer)
+
+    def _head(self, name: str) -> Any:
         try:
-            size: int = self._request("head_object", name, Key=self._key(name))["ContentLength"]
+            return self._request("head_object", name, Key=self._key(name))
         except FileNotFoundError:
             return None
-        return size
 
     def _lost(self, why: str) -> StoreLostError:
         return StoreLostError(
@@ -279,16 +265,16 @@ class S3Filesystem:
         )
 
     def _mark_of(self, name: str) -> str | None:
-        try:
-            metadata = self._request("head_object", name, Key=self._key(name))["Metadata"]
-        except FileNotFoundError:
-            return None
-        found: str | None = metadata.get(_MARK)
-        return found
+        answer = self._head(name)
+        return None if answer is None else answer.get("Metadata", {}).get(_MARK)
+
+    def _of_pages(self, folder: str, read: Callable[[list[Any], str], _T]) -> _T:
+        pages = self._pages(folder)
+        with self._understood("list_objects_v2", folder):
+            return read(pages, self._folder_key(folder))
 
     def _pages(self, folder: str) -> list[Any]:
-        start = self._folder_key(folder)
-        arguments: dict[str, Any] = {"Prefix": start, "Delimiter": "/"}
+        arguments: dict[str, Any] = {"Prefix": self._folder_key(folder), "Delimiter": "/"}
         pages = []
         while True:
             pages.append(self._request("list_objects_v2", folder, **arguments))
@@ -305,13 +291,14 @@ class S3Filesystem:
     def _request(self, operation: str, name: str, **arguments: Any) -> Any:
         """Make one request; raise LLMPerf's errors, but botocore's own for a condition's 409, 412."""
         try:
-            return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
+            with self._understood(operation, name):
+                return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
         except self._errors.ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
             status = error.response["ResponseMetadata"]["HTTPStatusCode"]
             if status in (409, 412) and "IfNoneMatch" in arguments:
                 raise
-            if status == 404 and code != "NoSuchBucket" and operation in _OF_AN_OBJECT:
+            if status == 404 and code != "NoSuchBucket" and operation in s3_answers.OF_AN_OBJECT:
                 raise FileNotFoundError(self.describe(name)) from None
             raise self._refusal(code, status, name) from error
         except (
@@ -333,13 +320,26 @@ class S3Filesystem:
                 f"{ENDPOINT_VARIABLE} and the AWS configuration"
             ) from self._cause(error)
 
+    @contextlib.contextmanager
+    def _understood(self, operation: str, name: str) -> Iterator[None]:
+        """Raise StoreError if the answer to a request makes no sense."""
+        try:
+            yield
+        except self._errors.BotoCoreError:
+            raise  # some are also ValueErrors
+        except self._nonsense as error:
+            raise StoreError(
+                f"{self._where()} answered {operation} of {self.describe(name)} as no S3 store does "
+                f"({type(error).__name__}: {self._told(error)[:300]}): check {ENDPOINT_VARIABLE}"
+            ) from self._cause(error)
+
     def _refusal(self, code: str, status: int, name: str) -> StoreError:
         where = self.describe(name)
         if code == "NoSuchBucket":
             return StoreError(
                 f"{where}: there is no bucket {self._bucket} at {self._where()}: create it first"
             )
-        if status in (401, 403) or code in _ACCESS_CODES:
+        if status in (401, 403) or code in s3_answers.ACCESS_CODES:
             return AccessDeniedError(
                 f"access to {where} is denied ({code}): check the credentials, and that they allow "
                 f"s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject on {self._bucket}"

@@ -43,7 +43,7 @@ class DatasetStats:
         num_families: number of distinct kernel families.
         num_devices: number of devices in the table ``devices``.
         median_ns_percentiles: percentiles of the ok rows' medians, by number ("50"); empty without
-            ok rows.
+            ok rows. Like the next two fields it leaves out times that are not positive and finite.
         ok_by_decade: ok rows by the power of ten of ``median_ns`` ("4": 10 to 100 µs).
         short_share: ok rows with a median below 10 µs; None without ok rows.
         censored_share: ``over_time_budget`` rows ÷ (``over_time_budget`` + ok rows); None if there
@@ -91,7 +91,7 @@ def dataset_stats(dataset: Dataset) -> DatasetStats:
         outcomes.update(_outcomes_by_regime(table))
         is_ok = pc.equal(table.column("status"), OK_STATUS)
         medians.append(table.column("median_ns").filter(is_ok).drop_null().to_numpy())
-    median_ns = np.concatenate(medians)
+    median_ns = _possible(np.concatenate(medians))
     return DatasetStats(
         version=dataset.manifest.version,
         num_samples=dataset.num_samples,
@@ -144,6 +144,11 @@ def _by_suite(kernels: pa.Table, rows_by_task: Mapping[str, int]) -> Counter[str
     for task, suite in zip(kernels.column("task_id").to_pylist(), suites, strict=True):
         found[suite] += rows_by_task.get(task, 0)
     return found
+
+
+def _possible(median_ns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the times that a launch can take; a foreign file may have others."""
+    return median_ns[(median_ns > 0) & np.isfinite(median_ns)]
 
 
 def _percentiles(median_ns: npt.NDArray[np.float64]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from llmperf_common.schemas import SAMPLES, missing_or_changed_columns
 from llmperf_common.store.files.filesystem import PosixFilesystem
 from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.tables.shard import ShardError
+from llmperf_common.store.tables.stats import dataset_stats
 from llmperf_common.store.upkeep.problems import ProblemKind
 from llmperf_common.store.upkeep.verify import verify
 from tests.fuzz.folder_mutate import mend_manifest
@@ -159,3 +160,16 @@ def test_an_empty_pair_of_shards_is_sound(data: Path) -> None:
     assert report.problems == ()
     assert report.counts.tasks == 14
     assert llmperf("dataset", "stats", data).code == 0
+
+
+@pytest.mark.parametrize(
+    "time_ns", [0.0, -1.0, -1.7e308, float("nan"), float("inf"), -float("inf")]
+)
+def test_times_that_no_launch_takes_are_in_no_statistics(data: Path, time_ns: float) -> None:
+    """Warnings of numpy are errors here, and a user would read them above the statistics."""
+    sound = dataset_stats(open_dataset(data))
+    make_times = replaced("median_ns", lambda column: pa.array([time_ns] * len(column)))
+    rewrite(data, "samples", make_times)
+    found = dataset_stats(open_dataset(data))
+    assert found.by_status == sound.by_status
+    assert (found.median_ns_percentiles, found.ok_by_decade, found.short_share) == ({}, {}, None)

@@ -196,6 +196,71 @@ def test_a_listing_without_an_end(raw_store, token):
         endless.names()
 
 
+_ITEM = "<Key>{key}</Key><LastModified>{time}</LastModified><Size>1</Size>"
+_SOUND_TIME = "2026-01-01T00:00:00.000Z"
+
+
+def _page(item: str) -> str:
+    return f"<ListBucketResult><Contents>{item}</Contents></ListBucketResult>"
+
+
+@pytest.mark.parametrize("call", ["names", "listing", "is_locked"])
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ("Date: junk", _page(_ITEM.format(key="{key}", time=_SOUND_TIME))),
+        ("Date: Wed, 99 Jan 2026 99:00:00 GMT", _page(_ITEM.format(key="{key}", time=_SOUND_TIME))),
+        ("Date: " + "9" * 5000, _page(_ITEM.format(key="{key}", time=_SOUND_TIME))),
+        ("", _page(_ITEM.format(key="{key}", time="never"))),
+        ("", _page(_ITEM.format(key="{key}", time=""))),
+        ("", _page(_ITEM.format(key="{key}", time="9" * 30))),
+        ("", _page(_ITEM.format(key="elsewhere/x", time=_SOUND_TIME))),
+        ("", _page(_ITEM.format(key="", time=_SOUND_TIME))),
+        ("", _page("<Key>{key}</Key><Size>1</Size>")),
+        ("", _page(f"<LastModified>{_SOUND_TIME}</LastModified><Size>1</Size>")),
+        ("", _page(_ITEM.format(key="{key}", time=_SOUND_TIME) + "<Size>many</Size>")),
+        ("", "<ListBucketResult><KeyCount>x</KeyCount></ListBucketResult>"),
+    ],
+)  # fmt: skip
+def test_a_listing_that_makes_no_sense_is_told(raw_store, location, call, head, body):
+    key = f"{location.removeprefix('s3://').partition('/')[2]}/x/exclusive-1"
+    body = body.replace("{key}", key)
+    lines = [head, f"Content-Length: {len(body)}"]
+    odd = raw_store("\r\n".join(line for line in lines if line), body.encode())
+    with pytest.raises(StoreError, match=rf"http://127\.0\.0\.1:.*{location}.*LLMPERF_S3_ENDPOINT"):
+        odd.is_locked("x") if call == "is_locked" else getattr(odd, call)("x")
+
+
+@pytest.mark.parametrize("body", ["<CommonPrefixes/>", "<CommonPrefixes><Prefix>q/</Prefix></CommonPrefixes>"])  # fmt: skip
+def test_folders_that_make_no_sense_are_told(raw_store, body):
+    body = f"<ListBucketResult>{body}</ListBucketResult>"
+    odd = raw_store(f"Content-Length: {len(body)}", body.encode())
+    with pytest.raises(StoreError, match=r"list_objects_v2.*LLMPERF_S3_ENDPOINT"):
+        odd.folders("x")
+
+
+@pytest.mark.parametrize("head", ["Last-Modified: junk", "Content-Length: five", "Date: junk"])
+def test_an_object_with_odd_headers(raw_store, head):
+    """A sound length is needed only where the object is not read."""
+    odd = raw_store(head, b"")
+    if head.startswith("Date"):
+        assert odd.read_bytes("x") == b""
+    else:
+        with pytest.raises(StoreError, match=r"get_object.*/x.*LLMPERF_S3_ENDPOINT"):
+            odd.read_bytes("x")
+    with pytest.raises(StoreError, match=r"head_object.*/x.*LLMPERF_S3_ENDPOINT"):
+        odd.sizes(["x"])
+
+
+def test_a_date_without_a_zone_is_that_of_greenwich(raw_store, location):
+    key = f"{location.removeprefix('s3://').partition('/')[2]}/x/exclusive-1"
+    body = _page(_ITEM.format(key=key, time=_SOUND_TIME))
+    odd = raw_store(
+        f"Date: Thu, 01 Jan 2026 10:00:00 -0000\r\nContent-Length: {len(body)}", body.encode()
+    )
+    assert not odd.is_locked("x"), "its holder has not renewed it for ten hours"
+
+
 def test_access_denied(server, fs):
     server.faults.planned = [Fault("PUT", "/x", before=403, code="AccessDenied")]
     with pytest.raises(AccessDeniedError, match=r"access to s3://.*/x is denied.*credentials"):

@@ -58,3 +58,39 @@ def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     with file.alone(lambda: None):
         pass
     assert precious.read_text() == "precious"
+
+
+def _remembered(folder: Path) -> tuple[VerdictFile, Path]:
+    """Write a verdict; return it, and the path of its file."""
+    candidate = Candidate(source=Source.PIP_POCL, environment={"OCL_ICD_VENDORS": "/nowhere"})
+    file = VerdictFile(candidate, folder)
+    file.write(RuntimeVerdict(devices=(), absent=None, ended_itself=True))
+    return file, next(folder.glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\xff", b"[]", b"1", b"[" * 100_000, b'{"schema": ' + b"9" * 5000 + b"}",
+        b'{"schema": 1, "until_s": 1e99, "tried_at_s": 1e300, "devices": [], "absent": null}',
+        b'{"schema": 1, "until_s": 1e99, "tried_at_s": 0, "devices": ["x"], "absent": null}',
+        b'{"schema": 1, "until_s": 1e99, "tried_at_s": 0, "devices": [], "absent": {}}',
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_verdict_remembers_nothing(tmp_path: Path, content: bytes) -> None:
+    file, path = _remembered(tmp_path)
+    assert file.read() is not None
+    path.write_bytes(content)
+    assert file.read() is None
+
+
+@pytest.mark.timeout(10)
+def test_only_a_regular_file_of_limited_size_is_a_verdict(tmp_path: Path) -> None:
+    file, path = _remembered(tmp_path)
+    text = path.read_bytes()
+    path.write_bytes(text + b" " * 2**21)
+    assert file.read() is None
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)):
+        path.rmdir() if path.is_dir() else path.unlink()
+        make(path)
+        assert file.read() is None
