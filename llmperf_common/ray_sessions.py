@@ -25,10 +25,17 @@ from typing import Any, Final
 
 from llmperf_common.installation import path_of_packages
 
-_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Ray sets it for the driver of a job that ``ray job submit`` has started."""
 _logger = logging.getLogger(__name__)
 
+_JOB_VARIABLE: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray sets it for the driver of a job that ``ray job submit`` has started."""
+_PATH_VARIABLES: Final = (
+    "RAY_AUTH_TOKEN_PATH",
+    "RAY_TLS_CA_CERT",
+    "RAY_TLS_SERVER_CERT",
+    "RAY_TLS_SERVER_KEY",
+)
+"""Environment variables with paths of files that Ray opens."""
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray accepts a loopback node address only with this variable, which its processes inherit. Without
 it Ray replaces even 127.0.0.1 by the host's network address and listens on all interfaces."""
@@ -51,9 +58,13 @@ def joined_ray(ray: Any, address: str) -> Iterator[None]:
     """Join the Ray cluster at an address, and leave it at the end of the ``with`` block.
 
     Raises:
-        RuntimeError, ValueError, ConnectionError: Same as ``ray.init``.
+        RuntimeError, ValueError, OSError, ray.exceptions.RayError: Same as ``ray.init``.
     """
-    with _away_from_strangers():
+    # Ray gives a submitted job's processes a working directory with the files of the job. If this
+    # directory has LLMPerf itself, which may not be installed, the actors must import from it.
+    is_job = _JOB_VARIABLE in os.environ
+    is_ours = os.path.samefile(os.curdir, Path(__file__).resolve().parents[1])
+    with contextlib.nullcontext() if is_job or is_ours else _inside("/"):
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     try:
         yield
@@ -61,15 +72,17 @@ def joined_ray(ray: Any, address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _away_from_strangers() -> contextlib.AbstractContextManager[None]:
-    """Leave the working directory: Ray's processes import from the one in which Ray is started.
+@contextlib.contextmanager
+def _inside(folder: str | Path) -> Iterator[None]:
+    """Work in a folder without files of others: Ray's processes import from the one of ``ray.init``.
 
-    They have to if LLMPerf itself lies there and is not installed. For a submitted job Ray makes a
-    working directory of its own, from the files that the user has submitted.
+    Relative paths for Ray in the environment become absolute and stay so.
     """
-    is_own = Path.cwd() == Path(__file__).resolve().parents[1]
-    stays = is_own or _JOB_VARIABLE in os.environ
-    return contextlib.nullcontext() if stays else contextlib.chdir("/")
+    for name in _PATH_VARIABLES:
+        if os.environ.get(name):
+            os.environ[name] = str(Path(os.environ[name]).absolute())
+    with contextlib.chdir(folder):
+        yield
 
 
 @contextlib.contextmanager
@@ -86,7 +99,7 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
 
     Raises:
         RuntimeError: Ray cannot be started, or does not stay on loopback.
-        ValueError, ConnectionError: Same as ``ray.init``.
+        ValueError, OSError, ray.exceptions.RayError: Same as ``ray.init``.
     """
     if not _has_tokens(ray):
         _logger.warning(
@@ -99,8 +112,7 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
         _private_folder() as folder,
         _environment(ray, {**_LOOPBACK, "RAY_AUTH_MODE": "token", **token, **path_of_packages()}),
     ):
-        # Ray's processes import from the directory in which they are started.
-        with contextlib.chdir(Path(folder).parent):
+        with _inside(Path(folder).parent):
             ray.init(
                 address="local",
                 log_to_driver=False,

@@ -178,7 +178,7 @@ def connected() -> Iterator[RayRuntime]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_of_our_own() if is_own else joined_ray(ray, address))
-        except (ValueError, OSError, RuntimeError) as error:
+        except (ValueError, OSError, RuntimeError, ray.exceptions.RayError) as error:
             raise ClusterAddressError(
                 f"cannot start Ray here: {short_reason(error)}"
                 if is_own

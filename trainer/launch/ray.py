@@ -222,7 +222,7 @@ def _connected(num_workers: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_of_our_own(num_workers) if is_own else joined_ray(ray, address))
-        except (ValueError, ConnectionError, RuntimeError) as error:
+        except (ValueError, OSError, RuntimeError, ray.exceptions.RayError) as error:
             raise RayUnreachable(
                 f"cannot start Ray here: {short_reason(error)}"
                 if is_own

@@ -16,6 +16,7 @@ from cluster.pool.pool import ActorPool
 from cluster.pool.reports import ActorSpec
 from cluster.pool.slot_records import SlotState
 from cluster.ray.runtime import RayRuntime
+from llmperf_common.errors import Exit
 from llmperf_common.installation import loaded_installation
 from llmperf_common.ray_sessions import joined_ray
 from llmperf_common.store.files.s3 import ENDPOINT_VARIABLE
@@ -85,6 +86,18 @@ def test_actors_import_nothing_from_the_drivers_folder(
         assert not ray.get(finder.finds.remote("bait"))
         assert ray.get(finder.finds.remote("json"))
     assert Path.cwd() == tmp_path
+
+
+def test_a_missing_token_is_told(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "absent")
+    done = run_llmperf(*command, "--out", tmp_path / "data")
+    assert done.returncode == Exit.USAGE, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "cannot join the Ray cluster at RAY_ADDRESS" in done.stderr
+    assert "absent" in done.stderr
 
 
 def test_actors_know_the_drivers_store(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmperf_common.ray_sessions import _private_folder
+from llmperf_common.ray_sessions import _inside, _private_folder
 
 HOLD = (
     "import sys\nfrom llmperf_common.ray_sessions import _private_folder\n"
@@ -63,3 +63,15 @@ def test_only_folders_of_ended_processes_are_removed(root: Path) -> None:
     assert not Path(folder).parent.exists()
     living.communicate("")
     assert not used.exists()
+
+
+def test_a_relative_path_in_the_environment_still_leads_to_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("secret")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "token")
+    with _inside("/"):
+        assert Path.cwd() == Path("/")
+        assert Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text() == "secret"
+    assert Path.cwd() == tmp_path
