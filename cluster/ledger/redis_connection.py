@@ -147,7 +147,7 @@ def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
     try:
         yield
     except ForeignValueError as error:
-        told = redis.ResponseError(f"FOREIGN value in a key of the ledger: {error}")
+        told = redis.ResponseError(f"FOREIGN value: {error}")
         raise as_ours(told, client) or told from error
     except redis.RedisError as error:
         ours = as_ours(error, client)

@@ -115,8 +115,9 @@ def as_ours(
         return LedgerLostError(f"the ledger is lost: {text}")
     if word in _REMEDIES:
         kind = LedgerForeignError if word in _OF_CONTENT else LedgerRefusedError
+        opening = "has a value that is not ours" if word == "FOREIGN" else "refuses us"
         return kind(
-            f"the Redis server refuses us: {where}{text.rstrip('.')}: {_REMEDIES[word]}",
+            f"the Redis server {opening}: {where}{text.rstrip('.')}: {_REMEDIES[word]}",
             is_amid_script=_without_script(str(error)) != str(error),
         )
     if word in _PASSING:

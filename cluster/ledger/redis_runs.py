@@ -69,12 +69,13 @@ def _names(client: RedisClient) -> Iterator[str]:
 def _run(client: RedisClient, dataset: str) -> RunOnServer | None:
     """Return a run; None, after a warning, if another program has written to its keys."""
     ledger_location = RedisLocation(client, dataset=dataset)
+    record = ledger_location.key("about")
     try:
         with told_as_ours(client):
-            text = client.get(ledger_location.key("about"))
+            text = client.get(record)
             if not isinstance(text, bytes):
                 return None
-            run = run_of(text)
+            run = run_of(text, record)
         return RunOnServer(
             run_id=run.run_id or dataset,
             location=run.location,

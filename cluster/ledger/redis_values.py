@@ -60,24 +60,30 @@ def about_text(run: RunRecord, location: str) -> str:
     )
 
 
-def run_of(text: bytes) -> RunFacts:
+def run_of(text: bytes, key: str) -> RunFacts:
     """Return the facts that ``about_text`` has written; a run without an id has the id ''.
+
+    Args:
+        text: the value.
+        key: its key, for messages.
 
     Raises:
         ForeignValueError: The text is not the record of a run, or its numbers are too large.
     """
     try:
         about = parse_json(text)
+        # A path of the host may hold bytes that are no text. The other facts are texts of ours.
+        location = str(about.pop("location")).encode("utf-8", "replace").decode()
         check_characters(about)
         classes = about["device_classes"]
         if not isinstance(classes, list) or len(classes) > MAX_CLASSES:
-            raise ForeignValueError(f"it has no list of at most {MAX_CLASSES} device classes")
+            raise ForeignValueError(f"{key} has no list of at most {MAX_CLASSES} device classes")
         num_tasks = operator.index(about["num_tasks"])
         if not 0 <= num_tasks <= MAX_TASKS:
-            raise ForeignValueError(f"its number of tasks is not in 0 to {MAX_TASKS}")
+            raise ForeignValueError(f"the number of tasks in {key} is not in 0 to {MAX_TASKS}")
         return RunFacts(
             run_id=str(about["run_id"] or ""),
-            location=str(about["location"]),
+            location=location,
             plan_hash=str(about["plan_hash"]),
             num_tasks=num_tasks,
             device_classes=tuple(map(str, classes)),
@@ -85,8 +91,8 @@ def run_of(text: bytes) -> RunFacts:
         )
     except ForeignValueError:
         raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise ForeignValueError(f"it is not the record of a run ({error!r})") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ForeignValueError(f"{key} is not the record of a run ({error!r})") from None
 
 
 def entry_text(entry: ShardEntry, commit: str) -> str:

@@ -5,7 +5,7 @@ local first, stop, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5
 local expires_us, holder = now_us + ARGV[6], ARGV[7]
 whole(redis.call('HGET', meta, 'last_token'), meta)
 local position = whole(redis.call('HGET', cursors, first) or ARGV[3], cursors)
-if position < first then
+if position < first or position > stop then
     foreign(cursors)
 end
 

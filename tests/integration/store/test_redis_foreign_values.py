@@ -116,7 +116,7 @@ def test_a_ledger_whose_own_facts_are_no_text_is_gone(
         ("num_tasks", 1.5),
         ("device_classes", ["c"] * (MAX_CLASSES + 1)),
         ("device_classes", "c"),
-        ("location", "\ud800"),
+        ("created_at", "\ud800"),
         ("plan_hash", ["\ud800"]),
         ("run_id", float("inf")),
     ],
@@ -133,7 +133,18 @@ def test_a_record_that_no_run_has_is_left_out_with_one_warning(
     assert shown_runs(server) == ["sound"]
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert DATASET in record.getMessage()
+    told = record.getMessage()
+    assert f"llmperf:{{{DATASET}}}:about" in told
+    assert "refuses us" not in told
+
+
+def test_a_run_in_a_folder_whose_name_is_no_text_is_shown(
+    server: RedisServer, admin: redis.Redis, ledger: RedisLedger
+) -> None:
+    about = json.dumps({**ABOUT, "location": "/data/\udcff"})
+    admin.set(f"llmperf:{{{DATASET}}}:about", about)
+    (run,) = runs_on(server.url, only=DATASET)
+    assert run.location == "/data/?"
 
 
 def test_the_largest_run_is_shown(server: RedisServer, admin: redis.Redis, ledger) -> None:
@@ -260,10 +271,11 @@ def test_a_task_that_no_plan_has_is_never_leased(
         claim(ledger, HOLDER)
 
 
-def test_a_cursor_before_the_first_task_leases_no_task_of_others(
-    admin: redis.Redis, ledger: RedisLedger
+@pytest.mark.parametrize("cursor", ["3", "9", "21", "99999"])
+def test_a_cursor_outside_of_its_tasks_is_told(
+    admin: redis.Redis, ledger: RedisLedger, cursor: str
 ) -> None:
-    admin.hset(key_of(ledger, "cursors"), "10", "3")
+    admin.hset(key_of(ledger, "cursors"), "10", cursor)
     with pytest.raises(LedgerForeignError, match="another program"):
         ledger.claim(holder=HOLDER, tasks=range(10, 20), limit=1, ttl_s=60)
 
