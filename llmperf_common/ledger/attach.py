@@ -22,6 +22,7 @@ from typing import Protocol
 
 from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.agreement import absent_shards, compare, has_forgotten, refuse_doubled
+from llmperf_common.ledger.foreign_ledger import has_own_values
 from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger, is_ledger
@@ -230,7 +231,7 @@ class SqliteLocation:
             return None
         self._configure(connection)
         is_intact = connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
-        return self._ledger(connection, path) if is_intact else None
+        return self._ledger(connection, path) if is_intact and has_own_values(connection) else None
 
     def retire(self, *, before: int) -> None:
         """Remove the files of older epochs, and unfinished files from crashes.
