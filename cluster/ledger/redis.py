@@ -282,9 +282,8 @@ class RedisLocation:
             run_id = (
                 self._run_id()
             )  # read first, so that a restart of the server from here on makes this ledger invalid
-            self._client.sadd(
-                self.key("epochs"), epoch
-            )  # so that `retire` can remove a half-built ledger
+            # First, because nobody would do it for a ledger whose creator has died.
+            self._announce(epoch)
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
             for key, score in _STAYING:
                 self._client.zadd(f"{prefix}:{key}", {"": score})
@@ -302,12 +301,14 @@ class RedisLocation:
             )  # at least one byte, because lua/prelude.lua checks that the key exists
             meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
-            # Add the epoch again: if the server was wiped meanwhile, `retire` must still find this
-            # ledger.
-            self._client.sadd(self.key("epochs"), epoch)
-            self._client.set(self.key("about"), self._about)
-            self._client.sadd(RUNS_KEY, self._dataset)
+            self._announce(epoch)  # again, because the server may have been wiped meanwhile
         return RedisLedger(self._client, prefix=prefix, epoch=epoch)
+
+    def _announce(self, epoch: int) -> None:
+        """Note that there is a ledger of ``epoch``, for ``retire`` and for viewers of the server."""
+        self._client.sadd(self.key("epochs"), epoch)
+        self._client.set(self.key("about"), self._about)
+        self._client.sadd(RUNS_KEY, self._dataset)
 
     def _remove(self, epoch: int) -> None:
         prefix = self._of(epoch)

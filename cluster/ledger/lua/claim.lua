@@ -9,6 +9,7 @@ if position < first or position > stop then
     foreign(cursors)
 end
 
+rehearse()
 if (longest_ttl_us() or 0) < tonumber(ARGV[6]) then
     redis.call('HSET', meta, 'longest_ttl_us', ARGV[6])
 end
@@ -42,17 +43,20 @@ while #found < limit and position < stop do
         position = position + 1
     end
 end
-redis.call('HSET', cursors, first, math.min(position, stop))
-
-local answer = {}
-for _, task in ipairs(found) do
+local attempts = {}
+for i, task in ipairs(found) do
     local before = redis.call('HGET', leases, task)
-    local attempt = before and whole(string.match(before, '^%d+:(%d+):'), leases) + 1 or 1
+    attempts[i] = before and whole(string.match(before, '^%d+:(%d+):'), leases) + 1 or 1
+end
+
+redis.call('HSET', cursors, first, math.min(position, stop))
+local answer = {}
+for i, task in ipairs(found) do
     local token = redis.call('HINCRBY', meta, 'last_token', 1)
-    redis.call('HSET', leases, task, string.format('%d:%d:%s', token, attempt, holder))
+    redis.call('HSET', leases, task, string.format('%d:%d:%s', token, attempts[i], holder))
     hold(task, expires_us)
     table.insert(answer, task)
     table.insert(answer, token)
-    table.insert(answer, attempt)
+    table.insert(answer, attempts[i])
 end
 return answer

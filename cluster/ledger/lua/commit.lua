@@ -21,6 +21,7 @@ end
 if #stale > 0 then
     return stale
 end
+rehearse()
 for i = first_shard, #ARGV, 2 do
     if redis.call('HSETNX', shards, ARGV[i], ARGV[i + 1]) == 1 then
         redis.call('ZADD', unpublished, 0, ARGV[i])

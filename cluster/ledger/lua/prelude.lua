@@ -41,6 +41,27 @@ local function longest_ttl_us()
     return longest and whole(longest, meta)
 end
 
+-- Redis ends a script at a command that fails, and keeps its earlier changes. A command fails if our
+-- user has lost the right to it, or if its key has another type. So before it changes anything, a
+-- script that must not stop halfway runs its commands in a way that changes nothing. The first one
+-- also fails if the server's memory is full. '-' is no task; '' is permanent.
+local function rehearse()
+    redis.call('ZADD', expiry, 'XX', 0, '-')
+    redis.call('ZADD', held, 'XX', 0, '-')
+    redis.call('ZADD', free, 'XX', 0, '-')
+    redis.call('ZADD', unpublished, 'XX', 0, '-')
+    redis.call('ZREM', expiry, '-')
+    redis.call('HSETNX', shards, '', '')
+    redis.call('HSETNX', leases, '', '')
+    redis.call('HDEL', leases, '-')
+    redis.call('HEXISTS', leases, '-')
+    redis.call('HSET', meta, 'epoch', ARGV[1])
+    redis.call('HINCRBY', meta, 'last_token', 0)
+    redis.call('HEXISTS', cursors, '-')
+    redis.call('BITPOS', done, 0)
+    redis.call('SETBIT', done, 0, redis.call('GETBIT', done, 0))
+end
+
 -- A lease is "token:attempt:holder". Its task is in `expiry` (by time) and `held` (by task); after
 -- the lease has ended, the task is in `free` (by task).
 local function token_of(task)

@@ -358,6 +358,51 @@ def test_a_commit_that_a_right_has_cut_in_two_is_built_anew(
     ledger.close()
 
 
+@pytest.mark.parametrize(
+    ("script", "right"),
+    [
+        *(("claim", right) for right in ("zadd", "zrem", "zrangebyscore", "hset", "hincrby", "hexists", "bitpos")),
+        *(("commit", right) for right in ("hsetnx", "zadd", "zrem", "setbit", "hdel")),
+        *(("renew", right) for right in ("zadd", "zrem")),
+        *(("release", right) for right in ("zadd", "zrem")),
+    ],
+)  # fmt: skip
+def test_a_script_that_lacks_a_right_changes_nothing(
+    admin: redis.Redis, script: str, right: str
+) -> None:
+    """Whatever becomes of the error's answer and of the collector, no task is half leased or half done."""
+    url = add_user(admin)
+    user = url.split("//")[1].split(":")[0]
+    ledger = _ledger_location_of(url)(1)
+    first, second = claim(ledger, HOLDER, 2)
+    ledger.release([first])  # so that a claim takes this task and one that was never leased
+    calls = {
+        "claim": lambda: claim(ledger, HOLDER, 2),
+        "commit": lambda: ledger.commit(shards=shard_pair("1"), leases=[second]),
+        "renew": lambda: ledger.renew([second], ttl_s=60),
+        "release": lambda: ledger.release([second]),
+    }
+    before = _contents(admin)
+    admin.execute_command(f"ACL SETUSER {user} -{right} -del")
+    with pytest.raises(LedgerRefusedError, match="NOPERM"):
+        calls[script]()
+    assert _contents(admin) == before
+    ledger.close()
+
+
+def _contents(admin: redis.Redis) -> dict[bytes, object]:
+    with redis.Redis(port=port_of(admin), db=DATABASE) as client:
+        read: dict[bytes, Callable[[bytes], object]] = {
+            b"string": client.get,
+            b"hash": client.hgetall,
+            b"set": client.smembers,
+            b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+        }
+        found = {key: read[client.type(key)](key) for key in client.keys()}
+    assert found
+    return found
+
+
 def test_keys_that_another_program_has_written(admin: redis.Redis, ledger: RedisLedger) -> None:
     (key,) = (key for key in ledger._keys if key.endswith(":shards"))
     leases = claim(ledger, HOLDER)
