@@ -9,8 +9,8 @@ of both runs, and the difference in three parts: launch configs, buffers, and th
 
 The groups are tasks without a fault or hang in either run, split by whether a child process of
 another GPU died beside them, and the other tasks. "Beside" means that a turn of the task overlaps
-the last ``--lock-s`` seconds of a turn with a fault or hang, because NVIDIA's driver then holds a
-lock that all GPUs share.
+the last ``--lock-s`` seconds of a turn of a task with a fault or hang, because NVIDIA's driver then
+holds a lock that all GPUs share. (The events do not say which of a task's turns had the fault.)
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2] + ARGV[2]
 
--- Other programs may have written to our keys. A script calculates only with values that `whole` has
--- checked; another value ends the script. So a foreign value never becomes a number of ours.
+-- Other programs may have written to our keys. `whole` checks the values that a script calculates
+-- with, except scores, which are always numbers. Another value ends the script.
 local function foreign(key)
     error('FOREIGN value in ' .. key, 0)
 end

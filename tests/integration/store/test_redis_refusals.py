@@ -398,7 +398,7 @@ def _contents(admin: redis.Redis) -> dict[bytes, object]:
             b"set": client.smembers,
             b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
         }
-        found = {key: read[client.type(key)](key) for key in client.keys()}
+        found = {key: read[client.type(key)](key) for key in client.scan_iter()}
     assert found
     return found
 
