@@ -10,7 +10,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 import logging
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -145,8 +147,7 @@ def load_config(
         _merge(tree, _parse_toml(_read_preset(preset_folder, preset), f"preset {preset!r}"))
     if file is not None:
         try:
-            with file.open("rb") as stream:  # read a limited part: the file may be huge or endless
-                text = stream.read(4 * _MAX_TOML_CHARS + 1).decode("utf-8-sig")
+            text = _start_of(file).decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"config file {file}: {error}") from None
         _merge(tree, _parse_toml(text, str(file)))
@@ -159,6 +160,24 @@ def load_config(
     found = root.from_mapping(tree)
     _logger.debug("config: %s", found.model_dump(mode="json"))
     return found
+
+
+def _start_of(file: Path) -> bytes:
+    """Return the start of a user's file, one byte beyond the limit, as it may be huge or endless.
+
+    A pipe that the shell has opened (``<(...)``, ``/dev/stdin``) is read as a file is. A named pipe
+    is refused, because opening it would block until another process writes to it.
+    """
+
+    def opened(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+    with open(file, "rb", opener=opened) as stream:
+        is_pipe = stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+        if is_pipe and Path(os.path.realpath(file)).is_fifo():
+            raise ConfigError(f"config file {file} is a named pipe: give a regular file")
+        os.set_blocking(stream.fileno(), True)
+        return stream.read(4 * _MAX_TOML_CHARS + 1)
 
 
 def preset_names(folder: str) -> list[str]:

@@ -3,7 +3,8 @@
 Decides what counts as a secret in a URL: user, password, query and fragment. The strict form is
 ``scheme://[user:password@]host[:port][/path][?query][#fragment]``. In any other URL the password
 may stand anywhere (after a ``/`` or ``@`` that was not percent-encoded), so only the scheme is
-shown.
+shown. ``pathlib`` makes one slash of two where a URL is taken for a path, so that such a text with
+a user and a password is a URL, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ _HOST: Final = re.compile(
 _PATH: Final = re.compile(r"[^\s@;\\]*")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._\-]*(?::[0-9]{1,5})?")
 _URL_IN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'`<>]*")
+_URL_AS_PATH: Final = re.compile(
+    r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]+):/(?!/)([^\s\"'`<>]*)"
+)
+"""A text that may be a URL in the form of a path. A drive (``C:/a:b@c``) has one letter."""
+_USER_AND_PASSWORD: Final = re.compile(r"[^/:]*:.*@", re.DOTALL)
+"""Start of such a URL of any scheme. No password may stand in ``dir:/x@y`` or ``dir:/x/y:z@w``."""
+_WEB_SCHEMES: Final = frozenset({"ftp", "ftps", "http", "https", "redis", "rediss"})
+"""Schemes that no folder is named after: a lone user and a query may be secret as well."""
 _AFTER_URL: Final = ":,.;!?)"
 """Punctuation that may follow a URL in a sentence."""
 _PLACEHOLDER: Final = re.compile(
@@ -110,9 +119,12 @@ def masked(text: str, *urls: str) -> str:
     "unknown command 'AUTH', with args beginning with: '***'"
     >>> masked("cannot reach http://user:pw@minio:9000/a: no route")
     'cannot reach http://minio:9000/a: no route'
+    >>> masked("http:/user:pw@minio/a: no such file")
+    'http:/minio/a: no such file'
     """
     text = without(text, *(one for url in urls for one in secrets_of(url)))
-    return _URL_IN_TEXT.sub(_public, text) if "://" in text else text
+    text = _URL_IN_TEXT.sub(_public, text) if "://" in text else text
+    return _URL_AS_PATH.sub(_public_path, text) if ":/" in text else text
 
 
 def without(text: str, *secrets: str) -> str:
@@ -147,6 +159,15 @@ def _public(found: re.Match[str]) -> str:
     if _PLACEHOLDER.fullmatch(end):
         return url
     return public_url(end) + url[len(end) :]
+
+
+def _public_path(found: re.Match[str]) -> str:
+    scheme, rest = found.groups()
+    is_web = scheme.lower() in _WEB_SCHEMES and any(sign in rest for sign in "@?#")
+    if not is_web and not _USER_AND_PASSWORD.match(rest):
+        return found[0]
+    end = rest.rstrip(_AFTER_URL)
+    return public_url(f"{scheme}://{end}").replace("://", ":/", 1) + rest[len(end) :]
 
 
 def _decoded(values: Iterable[str]) -> frozenset[str]:

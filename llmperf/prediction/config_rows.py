@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from llmperf_common.files import foreign_json
 from llmperf_common.files.parquet_memory import check_memory
+from llmperf_common.files.python_rows import python_rows
 from llmperf_common.files.visible import shortened
 from trainer.errors import BadInput
 
@@ -32,6 +33,17 @@ _PARQUET_MAGIC = b"PAR1"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ARGUMENT_PREFIX = "arg."
 _BATCH_ROWS = 4_096
+_MOST_LEVELS = {"global_size": 1, "local_size": 1, "args": 2}
+"""Maximum number of lists, structs and maps around a value of a Parquet column; 0 for the others. A
+map is a list of structs."""
+_ALLOWED_ARGUMENT = "give one number for each launch, or remove the column"
+_ALLOWED = {
+    "global_size": "give whole numbers, or lists of them",
+    "local_size": "give whole numbers, or lists of them",
+    "args": "give JSON texts, or structs or maps of numbers",
+    "id": "give texts or whole numbers",
+}
+"""What a column of a Parquet file may hold, for messages."""
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
 """The place of each row (``line 7``), and its values by key."""
@@ -230,6 +242,7 @@ def _parquet_rows(content: bytes, where: str, max_launches: int) -> Rows:
     try:
         parquet = pq.ParquetFile(pa.BufferReader(content))
         _check_columns(parquet.schema_arrow.names, where)
+        _check_types(parquet.schema_arrow, where)
         check_memory(pa.py_buffer(content))
     except BadInput:
         raise
@@ -246,7 +259,7 @@ def _parquet_rows(content: bytes, where: str, max_launches: int) -> Rows:
             raise BadInput(f"{unreadable}: {error}") from None
         if batch is None:
             return
-        for row in _listed(batch, where):
+        for row in _python_rows(batch, number, where):
             number += 1
             known = {name: value for name, value in row.items() if value is not None}
             yield f"row {number}", _from_columns(known, f"{where}, row {number}")
@@ -257,16 +270,40 @@ def too_many(where: str, max_launches: int) -> BadInput:
     return BadInput(f"{where}: more than {max_launches:,} launches: write them to several files")
 
 
-def _listed(batch: pa.RecordBatch, where: str) -> list[dict[str, Any]]:
+def _python_rows(batch: pa.RecordBatch, num_before: int, where: str) -> Iterator[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = batch.to_pylist()
+        yield from python_rows(batch, num_before=num_before)
     except UnicodeDecodeError:
         raise BadInput(f"{where}: a text is not UTF-8: write texts as UTF-8") from None
     except (ValueError, OverflowError, pa.ArrowException) as error:  # a date beyond Python's limit
         raise BadInput(
             f"{where}: a column cannot be read: {error}: give numbers and texts"
         ) from None
-    return rows
+
+
+def _check_types(schema: pa.Schema, where: str) -> None:
+    """Refuse a column that is nested more deeply than any of its values may be.
+
+    No value is converted before: a file of 2 KB may have a list of millions of structs, each of
+    which takes hundreds of bytes in Python. What is left in the file is needed: each column is
+    a key of a launch or an argument.
+    """
+    for field in schema:
+        if _num_levels(field.type) > _MOST_LEVELS.get(field.name, 0):
+            raise BadInput(
+                f"{where}: column {shown(repr(field.name))} has values of the type "
+                f"{shown(str(field.type))}: {_ALLOWED.get(field.name, _ALLOWED_ARGUMENT)}"
+            )
+
+
+def _num_levels(kind: pa.DataType) -> int:
+    """Return how many lists, structs and maps there are around a value of a type, at most."""
+    while isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        return _num_levels(kind.value_type)
+    inner = (kind.field(index).type for index in range(kind.num_fields))
+    return max((1 + _num_levels(one) for one in inner), default=int(pa.types.is_nested(kind)))
 
 
 def _check_columns(names: list[str], where: str) -> None:

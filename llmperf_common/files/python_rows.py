@@ -31,10 +31,22 @@ _TEXTS = (
     pa.types.is_binary,
     pa.types.is_large_binary,
 )
+_VIEWS = (
+    (pa.types.is_string_view, pa.large_string()),
+    (pa.types.is_binary_view, pa.large_binary()),
+)
+"""Types of texts whose lengths Arrow cannot tell, and of which a slice holds the texts of the whole
+column; each with the type to cast them to."""
 
 
-def python_rows(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def python_rows(
+    table: pa.Table | pa.RecordBatch, *, num_before: int = 0
+) -> Iterator[dict[str, Any]]:
     """Yield the rows as dictionaries; at most ``PART_BYTES``, or one row, are in memory at once.
+
+    Args:
+        table: the rows.
+        num_before: number of rows before them in their file, which messages count, too.
 
     Raises:
         ValueError: A row would take more than ``MAX_ROW_BYTES``.
@@ -42,17 +54,17 @@ def python_rows(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
     >>> list(python_rows(pa.table({"a": [1, 2]})))
     [{'a': 1}, {'a': 2}]
     """
-    for part in parts(table):
+    for part in parts(table, num_before=num_before):
         yield from part.to_pylist()
 
 
-def parts(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
+def parts(table: pa.Table | pa.RecordBatch, *, num_before: int = 0) -> Iterator[pa.Table]:
     """Yield consecutive parts of a table; each takes at most ``PART_BYTES`` in Python, or is a row.
 
     Raises:
         ValueError: A row would take more than ``MAX_ROW_BYTES``.
     """
-    first = 0
+    first = num_before
     for part in _divided(table, PART_BYTES):
         if part.num_rows == 1 and (num_bytes := python_bytes(part)) > MAX_ROW_BYTES:
             raise ValueError(_too_large(first + 1, num_bytes))
@@ -94,6 +106,9 @@ def _divided(table: Any, most: int) -> Iterator[Any]:
 def _bytes_of(array: Any) -> int:
     while isinstance(array, pa.ExtensionArray):
         array = array.storage
+    for is_view, plain in _VIEWS:
+        if is_view(array.type):
+            array = array.cast(plain)
     kind, num_values = array.type, len(array)
     if pa.types.is_dictionary(kind):
         lengths = _lengths(array.dictionary).take(array.indices.drop_null())

@@ -120,7 +120,10 @@ def build_pretrained(spec: RegressorSpec, folder: Path, *, seed: int) -> Regress
     except BadInput as error:
         raise BadInput(f"{folder}: {error}") from None
     _check_size(empty.backbone, folder, weight_files(folder))
-    model = build_regressor(spec, seed=seed)
+    try:
+        model = build_regressor(spec, seed=seed)  # with a trial, which needs weights
+    except BadInput as error:
+        raise BadInput(f"{folder}: {error}") from None
     load_backbone(model, folder)
     return model
 

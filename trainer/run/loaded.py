@@ -172,6 +172,12 @@ def load_run(folder: Path) -> LoadedRun:
     with _as_a_run(folder), reading(f"{folder}: not a readable run: a file of it", MEND):
         name = str(content["model"])
         config = TrainConfig.from_mapping(content["config"])
+        with _named(folder / CONFIG_FILE):
+            if name != config.model:
+                raise ValueError(
+                    f"its model is {name!r:.60}, but its config is one of {config.model!r:.60}"
+                )
+            notes = tuple(origin_notes(content))
         with _named(folder / SPLIT_FILE):
             split = Split.from_json(read_json(folder / SPLIT_FILE))
         with _named(folder / CONFORMAL_FILE):
@@ -201,7 +207,7 @@ def load_run(folder: Path) -> LoadedRun:
         kernels=kernels,
         few_shot=few_shot,
         factors=KernelFactors.load(folder),
-        notes=tuple(origin_notes(content)),
+        notes=notes,
         marker=marker,
         harness_version=recorded_version(content),
     )
@@ -262,7 +268,11 @@ def published_marker(folder: Path) -> bytes | None:
 
 
 def origin_notes(content: Mapping[str, Any]) -> list[str]:
-    """Return a note on the initial weights of a codegen or auto backbone, from ``config.json``."""
+    """Return a note on the initial weights of a codegen or auto backbone, from ``config.json``.
+
+    Raises:
+        ValueError: The record of the initial weights is none of a checkpoint.
+    """
     config = content.get("config", {})
     backbone = config.get("regressor", {}).get("backbone")
     if config.get("model") != "regressor" or backbone not in ("codegen", "auto"):
@@ -273,9 +283,11 @@ def origin_notes(content: Mapping[str, Any]) -> list[str]:
             f"weights: backbone {backbone} started from random weights (--init random), not from a "
             "pretrained model"
         ]
+    facts = [init.get(key) for key in ("name", "digest")] if isinstance(init, Mapping) else []
+    if not facts or not all(isinstance(one, str) for one in facts):
+        raise ValueError("init has no name and digest of a checkpoint")
     return [
-        f"weights: backbone {backbone} started from the checkpoint {init['name']} "
-        f"(digest {init['digest']})"
+        f"weights: backbone {backbone} started from the checkpoint {facts[0]} (digest {facts[1]})"
     ]
 
 

@@ -72,3 +72,14 @@ def test_a_row_that_would_take_too_much_is_named(monkeypatch: pytest.MonkeyPatch
     assert row_problem(table.slice(0, 2)) is None
     with pytest.raises(ValueError, match=words):
         list(python_rows(table))
+
+
+def test_a_text_of_a_view_counts_as_another_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["\U0001f600" * 5_000, *["x" * 1_000] * 99]
+    plain, viewed = (
+        pa.table({"a": pa.array(texts, kind)}) for kind in (pa.string(), pa.string_view())
+    )
+    assert python_bytes(viewed) == python_bytes(plain)
+    monkeypatch.setattr(module, "PART_BYTES", 100_000)
+    monkeypatch.setattr(module, "MAX_ROW_BYTES", 100_000)
+    assert list(python_rows(viewed)) == plain.to_pylist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +186,28 @@ def test_an_override_with_a_value_beyond_all(value: str) -> None:
 def test_a_config_file_without_an_end() -> None:
     with pytest.raises(ConfigError, match="/dev/zero has more than 65536 characters"):
         load_train_config("log-linear", file=Path("/dev/zero"))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_config_in_a_named_pipe_is_refused_at_once(tmp_path: Path, is_link: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "link" if is_link else tmp_path / "pipe"
+    if is_link:
+        path.symlink_to("pipe")
+    with pytest.raises(ConfigError, match=f"config file {path} is a named pipe: give a regular"):
+        load_train_config("log-linear", file=path)
+
+
+@pytest.mark.timeout(20)
+def test_a_config_in_a_pipe_of_the_shell_is_read() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        threading.Timer(0.3, lambda: (stream.write("[train]\nseed = 7\n"), stream.flush())).start()
+        threading.Timer(0.6, stream.close).start()
+        found = load_train_config("log-linear", file=Path(f"/dev/fd/{reader}"))
+    os.close(reader)
+    assert found.train.seed == 7
 
 
 @pytest.mark.timeout(20)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +19,7 @@ from llmperf.prediction.answers import csv_text, documents
 from llmperf.prediction.configs import Config, read_configs
 from llmperf.prediction.model import Launch
 from llmperf.prediction.record import Prediction
+from llmperf_common.files import python_rows
 from tests.support.own_memory import peak_bytes
 from trainer.errors import BadInput
 
@@ -175,3 +179,78 @@ def test_csv_of_predictions_holds_no_formula_and_its_ids_can_be_restored() -> No
     found = [row["id"] for row in csv.DictReader(io.StringIO(text))]
     assert found[:4] == ['\'=HYPERLINK("http://evil")', "'@x", "-5", "''=a"]
     assert [name.removeprefix("'") for name in found] == [*IDS, "-5", ""]
+
+
+_NUM_VALUES = 2_000_000
+_DEEP = """
+import sys
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+inner = pa.array(np.zeros(int(sys.argv[2]), np.int8))
+for _ in range(int(sys.argv[3])):
+    inner = pa.StructArray.from_arrays([inner], ["a"])
+ends = pa.array([0, len(inner)], pa.int32())
+columns = {"global_size": [64], "local_size": [64], sys.argv[4]: pa.ListArray.from_arrays(ends, inner)}
+pq.write_table(pa.table(columns), sys.argv[1], compression="zstd")
+"""
+_REFUSE = """
+import sys
+from llmperf.prediction.configs import read_configs
+from trainer.errors import BadInput
+try:
+    read_configs(sys.argv[1])
+except BadInput as error:
+    print(error, file=sys.stderr)
+else:
+    raise AssertionError
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("column", "num_structs"), [("n", 5), ("n", 0), ("id", 0), ("args", 2), ("args", 1)]
+)
+def test_a_small_parquet_file_of_one_deeply_nested_row(
+    tmp_path: Path, column: str, num_structs: int
+) -> None:
+    path = tmp_path / "launches"
+    facts = [str(path), str(_NUM_VALUES), str(num_structs), column]
+    subprocess.run([sys.executable, "-c", _DEEP, *facts], check=True)
+    assert path.stat().st_size < 4_000
+    assert peak_bytes(_REFUSE, path) < 250 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("n", [[5]], "give one number for each launch, or remove the column"),
+        ("n", [{"a": 5}], "give one number for each launch, or remove the column"),
+        ("n", [[None]], "give one number for each launch, or remove the column"),
+        ("id", [[1]], "give texts or whole numbers"),
+        ("global_size", [[[64]]], "give whole numbers, or lists of them"),
+        ("local_size", [[{"a": 64}]], "give whole numbers, or lists of them"),
+        ("args", [{"n": {"a": {"b": 1}}}], "give JSON texts, or structs or maps of numbers"),
+    ],
+)
+def test_a_parquet_column_of_a_type_that_no_value_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, value: list[Any], says: str
+) -> None:
+    columns = {"global_size": [64], "local_size": [64], column: value}
+    pq.write_table(pa.table(columns), tmp_path / "launches")
+    monkeypatch.setattr(config_rows, "python_rows", None)  # nothing is converted
+    with pytest.raises(BadInput, match=f"column '{column}' has values of the type .*: {says}"):
+        read_configs(tmp_path / "launches")
+
+
+def test_a_parquet_row_that_is_too_large_has_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_rows, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(python_rows, "PART_BYTES", 1)
+    monkeypatch.setattr(python_rows, "MAX_ROW_BYTES", 2**20)
+    sizes = [64] * 4 + [[1] * 100_000]
+    columns = {"global_size": [one if isinstance(one, list) else [one] for one in sizes]}
+    pq.write_table(pa.table({**columns, "local_size": [64] * 5}), tmp_path / "launches")
+    with pytest.raises(BadInput, match=r"row 5 would take .* more than the 1 MiB"):
+        read_configs(tmp_path / "launches")

@@ -161,3 +161,45 @@ def test_adapters_are_in_no_checkpoint(folder: Path) -> None:
     spec = make_spec("auto", QWEN2, lora_rank=16)
     built = build_pretrained(spec, folder, seed=0)
     assert torch.equal(built.backbone.embed(torch.arange(3)), model.embed_tokens.weight[:3])
+
+
+GEMMA4: dict[str, Any] = {
+    "model_type": "gemma4_text",
+    "vocab_size": 97,
+    "vocab_size_per_layer_input": 97,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "global_head_dim": 16,
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"global_head_dim": 32}, "head_dim"),
+        ({"hidden_size_per_layer_input": 8}, "inputs_embeds"),
+    ],
+    ids=["heads of two sizes", "embeddings per layer"],
+)
+def test_a_model_that_fails_only_in_training_is_refused_before(
+    change: dict[str, Any], says: str
+) -> None:
+    if "gemma4_text" not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
+        pytest.skip("this version of transformers does not know gemma4_text")
+    assert AutoBackbone(GEMMA4).width == 32
+    words = "Gemma4TextModel cannot .*: LLMPerf does not support this architecture, because"
+    with pytest.raises(BadInput, match=f"{words} .*{says}"):
+        AutoBackbone(GEMMA4 | change)
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable. is deprecated:FutureWarning")
+def test_a_model_without_recomputed_activations_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers.Qwen2Model, "supports_gradient_checkpointing", False)
+    with pytest.raises(BadInput, match=r"^Qwen2Model cannot be used: LLMPerf does not support"):
+        AutoBackbone(QWEN2, checkpointing=True)

@@ -10,6 +10,7 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -209,6 +210,41 @@ def test_json_of_a_run_that_is_none(trained_run: Path, name: str, text: str) -> 
         listed["files"][name]["bytes"] = (run / name).stat().st_size
         (run / "published.json").write_text(json.dumps(listed))
     with pytest.raises(LlmperfError):
+        load_run(run)
+
+
+def with_config(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a run's ``config.json``, and list its new size."""
+    path = run / "config.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    listed = json.loads((run / "published.json").read_text())
+    listed["files"][path.name]["bytes"] = path.stat().st_size
+    (run / "published.json").write_text(json.dumps(listed))
+
+
+def test_a_config_of_another_model_than_the_run_names(run: Path) -> None:
+    with_config(run, lambda document: document["config"].update(model="log-linear"))
+    with pytest.raises(
+        BadInput, match=r"config\.json: its model is 'feature-ensemble', but its config is one of"
+    ):
+        load_run(run)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [{}, 5, [], "text", {"name": "a"}, {"name": "a", "digest": 5}, {"digest": ["a"]}],
+    ids=str,
+)
+@pytest.mark.parametrize("named", ["feature-ensemble", "regressor"])
+def test_initial_weights_that_are_none(run: Path, init: object, named: str) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document |= {"model": named, "init": init}
+        document["config"] |= {"model": "regressor", "regressor": {"backbone": "codegen"}}
+
+    with_config(run, change)
+    with pytest.raises(BadInput, match=r"config\.json: (its model is|init has no name and digest)"):
         load_run(run)
 
 
