@@ -19,7 +19,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -154,6 +154,11 @@ class S3Filesystem:
             return {}
         with ThreadPoolExecutor(min(len(names), _REQUESTS_AT_ONCE), "sizes") as pool:
             return dict(zip(names, pool.map(self._size, names), strict=True))
+
+    def same_files(self, names: Collection[str], kept: Collection[str]) -> frozenset[str]:
+        """Return nothing: an object has one name."""
+        del names, kept
+        return frozenset()
 
     def move(self, name: str, new_name: str) -> None:
         """Rename an object; no error if it is gone. Raises StoreError as ``remove`` does."""
