@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import ClassVar
 
 from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, StoreError, StoreLostError
@@ -185,6 +185,11 @@ class SimFilesystem:
         self._scheduler.current.touched.update(names)
         found = {name: self.disk.get(name) for name in names}
         return {name: None if data is None else len(data) for name, data in found.items()}
+
+    def same_files(self, names: Collection[str], kept: Collection[str]) -> frozenset[str]:
+        """Return nothing: there are no links here."""
+        del names, kept
+        return frozenset()
 
     def move(self, name: str, new_name: str) -> None:
         """Give a file another name."""

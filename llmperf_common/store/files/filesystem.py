@@ -13,13 +13,14 @@ import os
 import secrets
 import stat
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 from llmperf_common.errors import LlmperfError
 from llmperf_common.files.plain_files import UnfitFileError, is_inside, open_lock_file, read_plain
+from llmperf_common.store.files.folders import fsync_folder, is_folder, make_folder
 from llmperf_common.store.files.pinned_folder import PinnedFolder
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -84,6 +85,13 @@ class Filesystem(Protocol):
 
     def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
         """Return the length of each of these files in bytes; None for a missing file."""
+        ...
+
+    def same_files(self, names: Collection[str], kept: Collection[str]) -> frozenset[str]:
+        """Return those of ``names`` that lead to the file of a name in ``kept``: links, mostly.
+
+        A store without links has none.
+        """
         ...
 
     def move(self, name: str, new_name: str) -> None:
@@ -169,7 +177,7 @@ class PosixFilesystem:
                 ) from error
             # Sync also if another process created the file first. Otherwise a power cut could
             # remove that file, and leave a later file that refers to it.
-            _fsync_folder(target.parent)
+            fsync_folder(target.parent)
         return is_new
 
     def replace(self, name: str, data: bytes) -> None:
@@ -177,7 +185,7 @@ class PosixFilesystem:
         target = self._path(name)
         with self._temporary(name, data) as temporary:
             os.replace(temporary, target)
-            _fsync_folder(target.parent)
+            fsync_folder(target.parent)
 
     def pin(self, name: str) -> None:
         """Hold the folder open: all later writes go to it, and a replaced folder is an error."""
@@ -195,16 +203,29 @@ class PosixFilesystem:
 
     def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
         """Return the length of each of these files in bytes; None for a missing file."""
-        return {name: self._size(name) for name in names}
+        found = {name: self._found(name) for name in names}
+        return {name: one.st_size if one else None for name, one in found.items()}
+
+    def same_files(self, names: Collection[str], kept: Collection[str]) -> frozenset[str]:
+        """Return those of ``names`` that lead to the file of a name in ``kept``.
+
+        That may be a hard link, a link to the file or from the file, the same name in other case,
+        or a file in a folder that is mounted twice.
+        """
+        if not names:
+            return frozenset()
+        files = {(one.st_dev, one.st_ino) for one in map(self._found, kept) if one}
+        found = {name: self._found(name) for name in names}
+        return frozenset(n for n, one in found.items() if one and (one.st_dev, one.st_ino) in files)
 
     def move(self, name: str, new_name: str) -> None:
         """Rename a file, durably; no error if it is gone."""
         old, new = self._path(name), self._path(new_name)
         try:
-            _make_folder(new.parent)
+            make_folder(new.parent)
             os.replace(old, new)
             for folder in (new.parent, old.parent):
-                _fsync_folder(folder)
+                fsync_folder(folder)
         except FileNotFoundError:
             self.check_place()
         except OSError as error:
@@ -221,7 +242,7 @@ class PosixFilesystem:
     def _listed(self, folder: str, *, folders: bool) -> list[str]:
         try:
             with os.scandir(self._folder(folder)) as entries:
-                return sorted(entry.name for entry in entries if _is_folder(entry) is folders)
+                return sorted(entry.name for entry in entries if is_folder(entry) is folders)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -273,24 +294,31 @@ class PosixFilesystem:
         return self._folder(folder) / last
 
     def _folder(self, name: str = "") -> Path:
-        """Return the path of a folder; raise StoreError if a link leads out of the dataset."""
-        base = self._pinned.base if self._pinned else self.root
-        path = base / name
-        if name and path.is_symlink() and not is_inside(path, base):
-            raise StoreError(
-                f"{self.root / name} is a link that leads out of {self.root}: copy the folder with "
-                "the targets of its links (cp -rL)"
-            )
+        """Return the path of a folder; raise StoreError if it or a parent in the dataset is a link.
+
+        A link to another folder of the dataset would give each file there a second name, which no
+        manifest lists, and a sweep would take it for a leftover. The dataset itself may be a link.
+        """
+        base = path = self._pinned.base if self._pinned else self.root
+        for part in Path(name).parts:
+            path /= part
+            if path.is_symlink():
+                where = "within" if is_inside(path, base) else "that leads out of"
+                raise StoreError(
+                    f"{self.root / path.relative_to(base)} is a link {where} {self.root}: copy the "
+                    "folder with the targets of its links (cp -rL)"
+                )
         return path
 
-    def _size(self, name: str) -> int | None:
+    def _found(self, name: str) -> os.stat_result | None:
+        """Return what is known of a regular file, links followed; None if there is none."""
         try:
             found = self._path(name).stat()
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise
             return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
+        return found if stat.S_ISREG(found.st_mode) else None
 
     def _lost(self, why: str) -> StoreLostError:
         return StoreLostError(
@@ -305,7 +333,7 @@ class PosixFilesystem:
         target = self._path(name)
         temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
         try:
-            _make_folder(target.parent)
+            make_folder(target.parent)
             descriptor = os.open(
                 temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
             )
@@ -329,7 +357,7 @@ class PosixFilesystem:
 def _open_lock(path: Path) -> int:
     """Open a lock file; an existing file can be locked even in a read-only folder."""
     try:
-        _make_folder(path.parent)
+        make_folder(path.parent)
         return open_lock_file(path, create=True)
     except UnfitFileError as error:
         raise StoreError(str(error)) from error
@@ -340,41 +368,9 @@ def _open_lock(path: Path) -> int:
         raise explained from error
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder.
-
-    Special files count as files; reading them gives an error.
-    """
-    try:
-        return entry.is_dir()
-    except OSError:  # the links form a circle
-        return False
-
-
 def max_bytes_of(name: str) -> int:
     """Return the maximum size in bytes of a file of a dataset; larger files are not read."""
     return _MAX_SHARD_BYTES if name.endswith(".parquet") else _MAX_OTHER_BYTES
-
-
-def _make_folder(folder: Path) -> None:
-    """Create ``folder`` and its missing parents, each durably.
-
-    Each parent is synced (fsync). Otherwise a power cut could remove the folder with its shards.
-    """
-    if folder.is_dir():
-        return
-    if not folder.parent.exists():
-        _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _fsync_folder(folder.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _explained(error: OSError, target: Path) -> StoreError | None:

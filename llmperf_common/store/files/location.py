@@ -15,7 +15,7 @@ from llmperf_common.masking import public_url
 from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem, StoreError
 
 Location = str | Path
-_S3 = "s3://"
+SCHEME = "s3://"
 _LONE_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Half of a character. Python reads a byte of a path that is not UTF-8 as one of \\udc80 to
 \\udcff, so these are not refused."""
@@ -52,7 +52,7 @@ def local_folder(location: Location) -> Path | None:
         raise TypeError(f"a location is a text or a path, not {type(location).__name__}")
     if "\0" in text or _LONE_SURROGATE.search(text):
         raise StoreError(f"{shortened(ascii(text))} cannot be a path: name a dataset folder")
-    if text.startswith(_S3):
+    if text.startswith(SCHEME):
         return None
     match = _SCHEME.match(text)
     if match is not None:
@@ -62,6 +62,36 @@ def local_folder(location: Location) -> Path | None:
             f"or ./{text} for a folder of that name"
         )
     return Path(text)
+
+
+def split_s3(location: str) -> tuple[str, str]:
+    """Return the bucket and the prefix of ``s3://bucket/prefix``. Raises StoreError.
+
+    >>> split_s3("s3://bucket/first"), split_s3("s3://bucket")
+    (('bucket', 'first'), ('bucket', ''))
+    """
+    check_object_name(location)
+    bucket, _, prefix = location.removeprefix(SCHEME).partition("/")
+    if "@" in bucket or ("?" in location and "=" in location.partition("?")[2]):
+        raise StoreError(
+            f"{public_url(location)!r} contains a user, a password or options: write s3://bucket/"
+            "prefix alone; credentials belong in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or "
+            f"AWS_PROFILE, and another store's address belongs in LLMPERF_S3_ENDPOINT"
+        )
+    if not location.startswith(SCHEME) or not bucket or "//" in f"/{prefix}":
+        raise StoreError(f"{location!r} is not an S3 location: write it as s3://bucket/prefix")
+    return bucket, prefix.rstrip("/")
+
+
+def check_object_name(name: str) -> None:
+    """Raise StoreError if no object can have this name, because it is not text (UTF-8)."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"{shortened(ascii(name))} cannot be the name of an object in a bucket, because it is "
+            "not text (UTF-8): rename it"
+        ) from None
 
 
 def state_name(location: str) -> str:

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 from llmperf_common.extras import require
 from llmperf_common.masking import holds_secret, masked, public_url
@@ -32,11 +33,11 @@ from llmperf_common.store.files.filesystem import (
     StoreLostError,
     max_bytes_of,
 )
+from llmperf_common.store.files.location import SCHEME, check_object_name, split_s3
+from llmperf_common.store.files.s3_listing import UnendingListingError, read_listing
 from llmperf_common.store.files.s3_lock import Listing, LockClaims, LockTiming
 
-_T = TypeVar("_T")
 ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
-SCHEME = "s3://"
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # which boto3 reads by itself
 _REQUEST_ATTEMPTS = 5
 """Number of attempts of one request. boto3 makes them with growing pauses, about 10 s in all."""
@@ -69,7 +70,7 @@ class S3Filesystem:
     def __init__(
         self, location: str, *, endpoint: str | None = None, lock_timing: LockTiming | None = None
     ) -> None:
-        self._bucket, self._prefix = _split(location)
+        self._bucket, self._prefix = split_s3(location)
         self._endpoint = endpoint
         self._boto3 = require("boto3.session", "s3")
         self._errors = require("botocore.exceptions", "s3")
@@ -154,9 +155,15 @@ class S3Filesystem:
         with ThreadPoolExecutor(min(len(names), _REQUESTS_AT_ONCE), "sizes") as pool:
             return dict(zip(names, pool.map(self._size, names), strict=True))
 
+    def same_files(self, names: Collection[str], kept: Collection[str]) -> frozenset[str]:
+        """Return nothing: an object has one name."""
+        del names, kept
+        return frozenset()
+
     def move(self, name: str, new_name: str) -> None:
         """Rename an object; no error if it is gone. Raises StoreError as ``remove`` does."""
         self._claims.check()
+        check_object_name(name)
         source = {"Bucket": self._bucket, "Key": self._key(name)}
         with contextlib.suppress(FileNotFoundError):
             self._request("copy_object", new_name, Key=self._key(new_name), CopySource=source)
@@ -168,7 +175,7 @@ class S3Filesystem:
 
     def folders(self, folder: str = "") -> list[str]:
         """Return the sorted names of the folders directly in ``folder`` that contain objects."""
-        return self._of_pages(folder, s3_answers.folders_of)
+        return self._read_listing(folder)[1]
 
     def remove(self, name: str) -> None:
         """Delete ``name``; no error if it is gone.
@@ -189,12 +196,12 @@ class S3Filesystem:
 
     def delete(self, name: str) -> None:
         """Delete ``name`` regardless of locks."""
-        with contextlib.suppress(FileNotFoundError):  # some stores answer 404
+        with contextlib.suppress(FileNotFoundError):  # some stores answer 404 if it is missing
             self._request("delete_object", name, Key=self._key(name))
 
     def listing(self, folder: str) -> Listing:
         """Return the objects directly under ``folder`` with their times, and the server's time."""
-        return self._of_pages(folder, s3_answers.listing_of)
+        return self._read_listing(folder)[0]
 
     def _connect(self) -> Any:
         config = require("botocore.config", "s3").Config(
@@ -268,28 +275,20 @@ class S3Filesystem:
         answer = self._head(name)
         return None if answer is None else answer.get("Metadata", {}).get(_MARK)
 
-    def _of_pages(self, folder: str, read: Callable[[list[Any], str], _T]) -> _T:
-        pages = self._pages(folder)
-        with self._understood("list_objects_v2", folder):
-            return read(pages, self._folder_key(folder))
-
-    def _pages(self, folder: str) -> list[Any]:
-        arguments: dict[str, Any] = {"Prefix": self._folder_key(folder), "Delimiter": "/"}
-        pages = []
-        while True:
-            pages.append(self._request("list_objects_v2", folder, **arguments))
-            if not pages[-1].get("IsTruncated"):
-                return pages
-            token = pages[-1].get("NextContinuationToken")
-            if not token or token == arguments.get("ContinuationToken"):
-                raise StoreError(
-                    f"{self._where()} lists {self.describe(folder)} without an end, which a "
-                    f"sound S3 store does not do: check {ENDPOINT_VARIABLE}, or use another store"
-                )
-            arguments["ContinuationToken"] = token
+    def _read_listing(self, folder: str) -> tuple[Listing, list[str]]:
+        ask = functools.partial(self._request, "list_objects_v2", folder)
+        try:
+            with self._understood("list_objects_v2", folder):
+                return read_listing(ask, self._folder_key(folder))
+        except UnendingListingError as error:
+            raise StoreError(
+                f"{self.address()} lists {self.describe(folder)} {error}: check "
+                f"{ENDPOINT_VARIABLE}, or use another store"
+            ) from None
 
     def _request(self, operation: str, name: str, **arguments: Any) -> Any:
         """Make one request; raise LLMPerf's errors, but botocore's own for a condition's 409, 412."""
+        check_object_name(name)
         try:
             with self._understood(operation, name):
                 return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
@@ -329,7 +328,7 @@ class S3Filesystem:
             raise  # some are also ValueErrors
         except self._nonsense as error:
             raise StoreError(
-                f"{self._where()} answered {operation} of {self.describe(name)} as no S3 store does "
+                f"{self.address()} answered {operation} of {self.describe(name)} as no S3 store does "
                 f"({type(error).__name__}: {self._told(error)[:300]}): check {ENDPOINT_VARIABLE}"
             ) from self._cause(error)
 
@@ -337,7 +336,7 @@ class S3Filesystem:
         where = self.describe(name)
         if code == "NoSuchBucket":
             return StoreError(
-                f"{where}: there is no bucket {self._bucket} at {self._where()}: create it first"
+                f"{where}: there is no bucket {self._bucket} at {self.address()}: create it first"
             )
         if status in (401, 403) or code in s3_answers.ACCESS_CODES:
             return AccessDeniedError(
@@ -346,7 +345,7 @@ class S3Filesystem:
             )
         if status == 404:
             return StoreError(
-                f"{self._where()} does not know {where} (404 {code}): check {ENDPOINT_VARIABLE}, "
+                f"{self.address()} does not know {where} (404 {code}): check {ENDPOINT_VARIABLE}, "
                 "which must be the address of an S3 store"
             )
         return StoreError(
@@ -356,12 +355,13 @@ class S3Filesystem:
 
     def _unanswered(self, error: Exception, name: str) -> StoreError:
         return _UnansweredError(
-            f"cannot reach {self._where()} for {self.describe(name)} ({type(error).__name__}): "
+            f"cannot reach {self.address()} for {self.describe(name)} ({type(error).__name__}): "
             f"nothing committed is lost; check the network and {ENDPOINT_VARIABLE}, then run the "
             "same command again"
         )
 
-    def _where(self) -> str:
+    def address(self) -> str:
+        """Return the store's address for messages, without secrets."""
         return public_url(self._endpoint or str(self._client.meta.endpoint_url))
 
     def _cause(self, error: Exception) -> Exception | None:
@@ -385,16 +385,3 @@ def open_s3(location: str) -> S3Filesystem:
         MissingExtra: boto3 is not installed.
     """
     return S3Filesystem(location, endpoint=os.environ.get(ENDPOINT_VARIABLE) or None)
-
-
-def _split(location: str) -> tuple[str, str]:
-    bucket, _, prefix = location.removeprefix(SCHEME).partition("/")
-    if "@" in bucket or ("?" in location and "=" in location.partition("?")[2]):
-        raise StoreError(
-            f"{public_url(location)!r} contains a user, a password or options: write s3://bucket/"
-            "prefix alone; credentials belong in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or "
-            f"AWS_PROFILE, and another store's address belongs in {ENDPOINT_VARIABLE}"
-        )
-    if not location.startswith(SCHEME) or not bucket or "//" in f"/{prefix}":
-        raise StoreError(f"{location!r} is not an S3 location: write it as s3://bucket/prefix")
-    return bucket, prefix.rstrip("/")

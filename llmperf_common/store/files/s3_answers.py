@@ -7,12 +7,10 @@ into an error that names the endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-
-from llmperf_common.store.files.s3_lock import Listing
 
 NONSENSE = (AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError)
 """What botocore's parsers and the functions below raise if they cannot make sense of an answer."""
@@ -26,24 +24,32 @@ ACCESS_CODES = frozenset(
     }
 )  # fmt: skip
 """Codes of errors that other credentials, or other rights of theirs, can end."""
+_MAX_KEY_BYTES = 1024
+"""S3's own limit. It bounds the memory that a listing takes."""
 Page = Mapping[str, Any]
 
 
-def listing_of(pages: Sequence[Page], start: str) -> Listing:
-    """Return the objects of a listing; ``start`` is the folder's key, with which all keys begin."""
-    modified: dict[str, datetime] = {}
-    for item in (item for page in pages for item in page.get("Contents", ())):
+def objects_of(page: Page, start: str) -> Iterator[tuple[str, datetime]]:
+    """Yield the objects of a page of a listing with their times.
+
+    ``start`` is the folder's key, with which all keys begin.
+    """
+    for item in page.get("Contents", ()):
         name = _below(start, item["Key"])
         if name:  # consoles create an object of the folder's name for empty folders
-            modified[name] = _time(item["LastModified"])
-    date = pages[-1]["ResponseMetadata"]["HTTPHeaders"].get("date")
-    return Listing(now=_time(parsedate_to_datetime(date)) if date else None, modified=modified)
+            yield name, _time(item["LastModified"])
 
 
-def folders_of(pages: Iterable[Page], start: str) -> list[str]:
-    """Return the sorted names of the folders of a listing."""
-    items = (item for page in pages for item in page.get("CommonPrefixes", ()))
-    return sorted(_below(start, item["Prefix"]).rstrip("/") for item in items)
+def folders_of(page: Page, start: str) -> Iterator[str]:
+    """Yield the names of the folders of a page."""
+    for item in page.get("CommonPrefixes", ()):
+        yield _below(start, item["Prefix"]).rstrip("/")
+
+
+def date_of(page: Page) -> datetime | None:
+    """Return the server's time when it sent a page, if it says so."""
+    date = page["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return _time(parsedate_to_datetime(date)) if date else None
 
 
 def size_of(answer: Page) -> int:
@@ -57,6 +63,8 @@ def size_of(answer: Page) -> int:
 def _below(start: str, key: str) -> str:
     if not key.startswith(start) or not key:
         raise ValueError(f"a listing of {start!a} has the key {ascii(key)[:200]}")
+    if len(key.encode()) > _MAX_KEY_BYTES:
+        raise ValueError(f"a listing of {start!a} has a key of more than {_MAX_KEY_BYTES} bytes")
     return key[len(start) :]
 
 

@@ -51,6 +51,9 @@ _SETTLE_S = 2.0
 """Seconds for which a claim is kept although it conflicts with others and its process does not wait
 for the lock. In this time conflicting claims that were made at the same moment can withdraw."""
 _RENEWED_SHARE = 0.7
+_UNLISTED_S = 30.0
+"""Seconds for which a store may fail to list a claim that it has stored, however often it is stored
+again. Sound stores list it at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,10 @@ class LockStore(Protocol):
 
     def describe(self, name: str = "") -> str:
         """Return the full name for messages."""
+        ...
+
+    def address(self) -> str:
+        """Return the store's address for messages."""
         ...
 
     def replace(self, name: str, data: bytes) -> None:
@@ -210,11 +217,14 @@ class _Claim:
     def _settle(self, *, wait: bool) -> bool:
         """List claims until this claim holds the lock (True) or must withdraw (False)."""
         give_up_s = time.monotonic() + _SETTLE_S
+        unlisted_since_s: float | None = None
         while True:
             listing = self._store.listing(self._lock)
             if self._name not in listing.modified:  # others removed it while we were cut off
-                self._renew()
+                unlisted_since_s = unlisted_since_s or time.monotonic()
+                self._store_again(unlisted_since_s)
                 continue
+            unlisted_since_s = None
             rivals, dead = self._live_rivals(listing)
             for name in dead:
                 self._store.delete(
@@ -227,6 +237,17 @@ class _Claim:
             if not wait and time.monotonic() > give_up_s:
                 return False
             time.sleep(_POLL_S)
+
+    def _store_again(self, unlisted_since_s: float) -> None:
+        """Store a claim that is not listed; raise StoreError if that did not help for too long."""
+        if time.monotonic() - unlisted_since_s > _UNLISTED_S:
+            raise StoreError(
+                f"{self._store.address()} lists no object that it has just stored "
+                f"({self._store.describe(self._path(self._name))}), so no lock is safe there: check "
+                "LLMPERF_S3_ENDPOINT, or use another store"
+            )
+        self._renew()
+        time.sleep(_POLL_S)
 
     def _goes_before(self, rivals: list[str], *, wait: bool) -> bool:
         """Whether this claim stays although ``rivals`` conflict with it.

@@ -44,6 +44,7 @@ from llmperf_common.store.upkeep.sweep import (
     MOMENT,
     moment_of,
     move_to_trash,
+    needed_files,
     old_trash,
     recently_listed,
     unlisted_shards,
@@ -126,12 +127,13 @@ def compact(
     with alone(fs, "compact"):
         before = open_dataset(fs)
         left = _left_by_the_dead(fs, before.manifest)
-        move_to_trash(fs, left, moment=moment)
+        needed = needed_files(fs, before.manifest, left)
+        move_to_trash(fs, [name for name in left if name not in needed], moment=moment)
         manifest = _publish_compacted(before, target, moment)
         due = _due(fs, manifest, moment)
         manifest = _age(fs, manifest, due)
         update_card(fs)  # first, because the old card names files that are removed next
-        listed = recently_listed(fs)
+        listed = recently_listed(fs) | needed_files(fs, manifest, due)
         removed = _remove(fs, [name for name in due if name not in listed])
         removed += _remove(fs, old_trash(fs, before=moment - KEPT_FOR))
     waiting = [name for name in unlisted_shards(fs, manifest) if name in manifest.replaced_names]

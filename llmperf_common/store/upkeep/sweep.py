@@ -47,8 +47,9 @@ class SweepReport:
         removed: temporary files; manifests and segments that no reader needs; shards moved to the
             trash, by their old names; with ``remove_replaced`` also shards replaced by compaction.
         replaced: shards that compaction replaced, kept because a reader may have them open.
-        foreign: Parquet files that were not touched, because the user must decide. They are
-            damaged, belong to another run, or are listed only by an earlier manifest of this epoch.
+        foreign: files that were not touched, because the user must decide. They are Parquet files
+            that are damaged, belong to another run, or are listed only by an earlier manifest of
+            this epoch; or second names of files that the manifest needs (``needed_files``).
     """
 
     removed: tuple[str, ...]
@@ -93,12 +94,16 @@ def sweep(
         else:
             foreign.append(name)
     old = superseded_lists(fs, manifest)
+    needed = needed_files(fs, manifest, (*due, *orphans, *old))
+    foreign += sorted(needed)
+    due, orphans, old = ([n for n in names if n not in needed] for names in (due, orphans, old))
     for name in (*temporary, *due, *old):
         fs.remove(name)
     move_to_trash(fs, orphans)
     if foreign:
         _log.warning(
-            "shards not swept: each is of another run, damaged or in an earlier manifest only: %s",
+            "shards not swept: each is of another run, damaged, in an earlier manifest only, or a "
+            "second name of a listed file: %s",
             ", ".join(foreign),
         )
     return SweepReport(
@@ -106,6 +111,16 @@ def sweep(
         replaced=tuple(replaced),
         foreign=tuple(foreign),
     )
+
+
+def needed_files(fs: Filesystem, manifest: Manifest, going: Collection[str]) -> frozenset[str]:
+    """Return those of ``going`` that lead to the file of a shard or segment of ``manifest``.
+
+    ``manifest`` does not list these names, but a listed name may be a link to one of them, or a
+    folder may be mounted twice. If one were moved away, the listed file could be lost.
+    """
+    segments = (segment.name for segment in manifest.segments)
+    return fs.same_files(going, (*manifest.shard_names, *segments))
 
 
 def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | None = None) -> None:

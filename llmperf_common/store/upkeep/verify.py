@@ -39,7 +39,7 @@ from llmperf_common.store.upkeep.row_checks import (
     check_kernels,
     check_samples,
 )
-from llmperf_common.store.upkeep.sweep import temporary_files, unlisted_shards
+from llmperf_common.store.upkeep.sweep import needed_files, temporary_files, unlisted_shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,8 +341,13 @@ def _is_collecting(fs: Filesystem) -> bool:
 def _unlisted(fs: Filesystem, manifest: Manifest) -> tuple[list[Problem], list[Problem]]:
     """Return files that the manifest does not list: orphans (problems), harmless ones (notes)."""
     orphans, notes = [], []
-    for name in unlisted_shards(fs, manifest):
-        if name in manifest.replaced_names:
+    unlisted = unlisted_shards(fs, manifest)
+    needed = needed_files(fs, manifest, unlisted)
+    for name in unlisted:
+        if name in needed:
+            what = "is a second name of a listed file (a link, or a folder mounted twice) and stays"
+            notes.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
+        elif name in manifest.replaced_names:
             what = "was compacted and is kept for its readers"
             notes.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
         else:

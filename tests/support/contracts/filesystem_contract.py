@@ -81,6 +81,12 @@ class FilesystemContract:
         assert sizes == {"folder/two": 2, "none": 0, "absent": None, "folder": None}
         assert fs.sizes([]) == {}
 
+    def test_files_of_equal_content_are_not_the_same(self, fs: Filesystem) -> None:
+        for name in ("a/one", "a/two", "b/one"):
+            fs.put_if_absent(name, b"same")
+        assert not fs.same_files(["a/one", "a/absent"], ["a/two", "b/one", "b/absent"])
+        assert not fs.same_files([], ["a/two"])
+
     def test_move(self, fs: Filesystem) -> None:
         fs.put_if_absent("folder/one", b"x")
         for _ in range(2):  # the second time the file is gone
