@@ -176,7 +176,8 @@ cause. ``torchrun`` ends all processes as soon as one has ended."""
 
 def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
     """Whether ``torchrun`` started this process, and its first process reports the error, too."""
-    if os.environ.get("RANK", "0") == "0":
+    rank = os.environ.get("RANK", "0")
+    if rank == "0" or not rank.isdecimal():
         return False
     is_echo = isinstance(error, LlmperfError) and error.is_echo
     return is_echo or code in (Exit.USAGE, Exit.INTERRUPTED)

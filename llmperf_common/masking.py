@@ -28,8 +28,9 @@ _URL_AS_PATH: Final = re.compile(
     r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]+):/(?!/)([^\s\"'`<>]*)"
 )
 """A text that may be a URL in the form of a path. A drive (``C:/a:b@c``) has one letter."""
-_USER_AND_PASSWORD: Final = re.compile(r"[^/:]*:.*@", re.DOTALL)
-"""Start of such a URL of any scheme. No password may stand in ``dir:/x@y`` or ``dir:/x/y:z@w``."""
+_USER_AND_PASSWORD: Final = re.compile(r"[^/:]*:(?!/)(?:(?!:/).)*@", re.DOTALL)
+"""Start of such a URL of any scheme. No password may stand in ``dir:/x@y`` or ``dir:/x/y:z@w``. A
+list of folders, such as ``/bin:/usr/bin:/opt/a@1``, is no URL."""
 _WEB_SCHEMES: Final = frozenset({"ftp", "ftps", "http", "https", "redis", "rediss"})
 """Schemes that no folder is named after: a lone user and a query may be secret as well."""
 _AFTER_URL: Final = ":,.;!?)"

@@ -24,6 +24,9 @@ _LATEST_S = 1e12
 _MOST = 2**40
 """Maximum number of tasks."""
 
+_MOST_CURSORS = 10_000
+"""Maximum number of cursors; there is one for each device class."""
+
 _OF_TASKS = """
 SELECT EXISTS (SELECT 1 FROM done WHERE task < 0 OR typeof(shard) <> 'text')
     OR EXISTS (SELECT 1 FROM attempts WHERE task < 0 OR typeof(count) <> 'integer' OR count < 0)
@@ -49,7 +52,8 @@ def has_own_values(db: sqlite3.Connection) -> bool:
             return False
         return all((*_shards(db), *_facts(db), *_leases(db), *_cursors(db)))
     finally:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # after a disk error SQLite has rolled back already
+            db.execute("ROLLBACK")
 
 
 def _shards(db: sqlite3.Connection) -> Iterator[bool]:
@@ -82,12 +86,18 @@ def _leases(db: sqlite3.Connection) -> Iterator[bool]:
 
 
 def _cursors(db: sqlite3.Connection) -> Iterator[bool]:
-    for first, following in db.execute("SELECT first, next FROM cursors").fetchall():
-        yield (
-            _is_count(following)
-            and 0 <= first <= following <= _MOST
-            and (db.execute(_TAKEN, (first, following)).fetchone()[0] == following - first)
-        )
+    """Check that the cursors' ranges are apart, and that no task before a cursor was passed over.
+
+    Overlapping ranges would be counted again and again.
+    """
+    rows = db.execute(f"SELECT first, next FROM cursors ORDER BY first LIMIT {_MOST_CURSORS + 1}")  # noqa: S608
+    cursors = rows.fetchall()
+    yield len(cursors) <= _MOST_CURSORS
+    end = 0
+    for first, following in cursors:
+        yield _is_count(following) and end <= first <= following <= _MOST
+        yield db.execute(_TAKEN, (first, following)).fetchone()[0] == following - first
+        end = following
 
 
 def _is_count(value: Any) -> bool:

@@ -129,7 +129,8 @@ class Ledger(Protocol):
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
         """Lease up to ``limit`` of ``tasks``; first those whose lease expired or whose holder died.
 
-        A lease that ends later than ``LONGEST_STAY`` times the longest TTL has expired, too.
+        A lease that ends later than ``LONGEST_STAY`` times the longest TTL has expired, too. Ranges
+        with the same start must have the same end.
         """
         ...
 

@@ -19,6 +19,9 @@ from trainer.registry import require_to_fit
 if TYPE_CHECKING:
     from trainer.fit.ranks import Ranks
 
+_GROUP_NUMBERS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "0"}
+"""Environment variables that are numbers, and the values of a process that is alone."""
+
 
 def train_here(job: TrainJob, progress: Progress, *, stop: Stop | None = None) -> RunSummary:
     """Do this process's part of a training: all processes fit; rank 0 also prepares and publishes.
@@ -39,7 +42,7 @@ def train_here(job: TrainJob, progress: Progress, *, stop: Stop | None = None) -
         MissingExtra: The model needs a library that is not installed.
         FirstProcessFailedError: On ranks above 0, if rank 0 ended with an error.
     """
-    rank, num_processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, num_processes, *_ = (_group_number(name) for name in _GROUP_NUMBERS)
     stop = stop or Stop()
     if num_processes > 1 and job.config.model != LANGUAGE_MODEL:
         raise ConfigError(
@@ -71,6 +74,16 @@ def train_here(job: TrainJob, progress: Progress, *, stop: Stop | None = None) -
         raise
     conductor.end()
     return summary
+
+
+def _group_number(name: str) -> int:
+    text = os.environ.get(name, _GROUP_NUMBERS[name])
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise ConfigError(
+            f"the environment variable {name} is {text[:40]!r}, not a number: start the training "
+            f"with torchrun, which sets it, or remove it (unset {name})"
+        )
+    return int(text)
 
 
 def _silent(_line: str) -> None:

@@ -3,13 +3,15 @@
 -- Returns task, token, attempt, task, ...
 local first, stop, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local expires_us, holder = now_us + ARGV[6], ARGV[7]
-whole(redis.call('HGET', meta, 'last_token'), meta)
 local position = whole(redis.call('HGET', cursors, first) or ARGV[3], cursors)
 if position < first or position > stop then
     foreign(cursors)
 end
 
-rehearse()
+local refused = rehearse()
+if refused then
+    return refused
+end
 if (longest_ttl_us() or 0) < tonumber(ARGV[6]) then
     redis.call('HSET', meta, 'longest_ttl_us', ARGV[6])
 end

@@ -21,7 +21,10 @@ end
 if #stale > 0 then
     return stale
 end
-rehearse()
+local refused = rehearse()
+if refused then
+    return refused
+end
 for i = first_shard, #ARGV, 2 do
     if redis.call('HSETNX', shards, ARGV[i], ARGV[i + 1]) == 1 then
         redis.call('ZADD', unpublished, 0, ARGV[i])

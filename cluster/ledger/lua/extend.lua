@@ -3,8 +3,10 @@
 local ttl_us = tonumber(ARGV[3])
 -- The server looks at its memory only until a script's first change. This one takes no memory, so a
 -- full server renews leases, too.
-redis.call('ZREM', expiry, '-')
-rehearse()
+local refused = refusal('ZREM', expiry, '-') or rehearse()
+if refused then
+    return refused
+end
 local still_held = {}
 for i = 4, #ARGV, 2 do
     if token_of(ARGV[i]) == ARGV[i + 1] then

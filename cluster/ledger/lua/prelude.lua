@@ -43,23 +43,36 @@ end
 
 -- Redis ends a script at a command that fails, and keeps its earlier changes. A command fails if our
 -- user has lost the right to it, or if its key has another type. So before it changes anything, a
--- script that must not stop halfway runs its commands in a way that changes nothing. The first one
--- also fails if the server's memory is full. '-' is no task; '' is permanent.
+-- script that must not stop halfway runs its commands in a way that changes nothing, and returns the
+-- first refusal. '-' is no task; '' is permanent.
+local function refusal(...)
+    local reply = redis.pcall(...)
+    if type(reply) == 'table' and reply.err then
+        -- Redis 6.2 puts the place in the script before the error's code word.
+        return redis.error_reply((string.gsub(reply.err, '^@user_script: ?%d+: %-?', '')))
+    end
+end
+
+-- Returns the refusal of the first command that fails, or nil. The first command also fails if the
+-- server's memory is full.
 local function rehearse()
-    redis.call('ZADD', expiry, 'XX', 0, '-')
-    redis.call('ZADD', held, 'XX', 0, '-')
-    redis.call('ZADD', free, 'XX', 0, '-')
-    redis.call('ZADD', unpublished, 'XX', 0, '-')
-    redis.call('ZREM', expiry, '-')
-    redis.call('HSETNX', shards, '', '')
-    redis.call('HSETNX', leases, '', '')
-    redis.call('HDEL', leases, '-')
-    redis.call('HEXISTS', leases, '-')
-    redis.call('HSET', meta, 'epoch', ARGV[1])
-    redis.call('HINCRBY', meta, 'last_token', 0)
-    redis.call('HEXISTS', cursors, '-')
-    redis.call('BITPOS', done, 0)
-    redis.call('SETBIT', done, 0, redis.call('GETBIT', done, 0))
+    whole(redis.call('HGET', meta, 'last_token'), meta)
+    return refusal('ZADD', expiry, 'XX', 0, '-')
+        or refusal('ZADD', held, 'XX', 0, '-')
+        or refusal('ZADD', free, 'XX', 0, '-')
+        or refusal('ZADD', unpublished, 'XX', 0, '-')
+        or refusal('ZREM', expiry, '-')
+        or refusal('ZRANGEBYSCORE', free, 1, 0)
+        or refusal('HSETNX', shards, '', '')
+        or refusal('HSETNX', leases, '', '')
+        or refusal('HDEL', leases, '-')
+        or refusal('HEXISTS', leases, '-')
+        or refusal('HSET', meta, 'epoch', ARGV[1])
+        or refusal('HINCRBY', meta, 'last_token', 0)
+        or refusal('HEXISTS', cursors, '-')
+        or refusal('BITPOS', done, 0, 0, 0)
+        or refusal('GETBIT', done, 0)
+        or refusal('SETBIT', done, 0, redis.call('GETBIT', done, 0))
 end
 
 -- A lease is "token:attempt:holder". Its task is in `expiry` (by time) and `held` (by task); after

@@ -342,6 +342,12 @@ class PosixFilesystem:
                 file.flush()
                 os.fsync(file.fileno())
             yield temporary
+        except FileNotFoundError as error:
+            self.check_place()
+            raise StoreError(
+                f"a temporary file of {self.describe(name)} was removed while it was written: "
+                "nothing committed is lost; run the same command again"
+            ) from error
         except OSError as error:
             self.check_place()  # a lost folder is the likeliest reason, and has a better message
             explained = _explained(error, Path(self.describe(name)))

@@ -167,7 +167,7 @@ class S3Filesystem:
         source = {"Bucket": self._bucket, "Key": self._key(name)}
         with contextlib.suppress(FileNotFoundError):
             self._request("copy_object", new_name, Key=self._key(new_name), CopySource=source)
-            self.delete(name)
+            self.remove(name)
 
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names of the objects directly under ``folder``."""

@@ -54,6 +54,9 @@ _RENEWED_SHARE = 0.7
 _UNLISTED_S = 30.0
 """Seconds for which a store may fail to list a claim that it has stored, however often it is stored
 again. Sound stores list it at once."""
+_UNLISTED_TIMES = 3
+"""Minimum number of times that it is not listed. A process that was stopped for a minute has missed
+one listing, and others have removed its claim meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +149,7 @@ class _Claim:
         self._name = (_EXCLUSIVE if exclusive else _SHARED) + secrets.token_hex(8)
         self._content = json.dumps(dataclasses.asdict(this_process()) | this_command()).encode()
         self._renewed_s = 0.0
+        self._is_granted = False
         self._over = threading.Event()
         self._heart: threading.Thread | None = None
         self._holders: dict[str, Holder | None] = {}
@@ -160,6 +164,7 @@ class _Claim:
                     raise
                 return not self._live_rivals(self._store.listing(self._lock))[0]
             if self._settle(wait=wait):
+                self._is_granted = True
                 return True
             self.withdraw()
             if not wait:
@@ -188,13 +193,20 @@ class _Claim:
 
     def check(self) -> None:
         """Raise StoreError if this claim was not renewed and others may soon count it as dead."""
-        silent_s = boot_clock_s() - self._renewed_s
-        if silent_s > _RENEWED_SHARE * self._timing.stale_s:
+        silent_s = self._silent_s()
+        if silent_s > self._longest_silence_s:
             raise StoreError(
                 f"the lock {self._store.describe(self._lock)} could not be renewed for "
                 f"{silent_s:.0f} s, so another process may hold it now. Nothing more is removed: "
                 "run the same command again"
             )
+
+    def _silent_s(self) -> float:
+        return boot_clock_s() - self._renewed_s
+
+    @property
+    def _longest_silence_s(self) -> float:
+        return _RENEWED_SHARE * self._timing.stale_s
 
     def _place(self) -> None:
         self._renew()
@@ -209,6 +221,11 @@ class _Claim:
 
     def _beat(self) -> None:
         while not self._over.wait(self._timing.heartbeat_s):
+            # A process that was suspended must not renew a lock that another one may hold by now.
+            # A shared claim is renewed all the same: it only keeps others from removing files.
+            is_past = self._silent_s() > self._longest_silence_s
+            if self._is_exclusive and self._is_granted and is_past:
+                return
             try:
                 self._renew()
             except StoreError as error:
@@ -217,14 +234,19 @@ class _Claim:
     def _settle(self, *, wait: bool) -> bool:
         """List claims until this claim holds the lock (True) or must withdraw (False)."""
         give_up_s = time.monotonic() + _SETTLE_S
-        unlisted_since_s: float | None = None
+        unlisted_since_s, num_unlisted = 0.0, 0
         while True:
             listing = self._store.listing(self._lock)
             if self._name not in listing.modified:  # others removed it while we were cut off
-                unlisted_since_s = unlisted_since_s or time.monotonic()
-                self._store_again(unlisted_since_s)
+                if num_unlisted == 0:
+                    unlisted_since_s = time.monotonic()
+                num_unlisted += 1
+                if num_unlisted >= _UNLISTED_TIMES:  # once may be because we were stopped for long
+                    self._check_listed_by(unlisted_since_s + _UNLISTED_S)
+                self._renew()
+                time.sleep(_POLL_S)
                 continue
-            unlisted_since_s = None
+            num_unlisted = 0
             rivals, dead = self._live_rivals(listing)
             for name in dead:
                 self._store.delete(
@@ -238,16 +260,13 @@ class _Claim:
                 return False
             time.sleep(_POLL_S)
 
-    def _store_again(self, unlisted_since_s: float) -> None:
-        """Store a claim that is not listed; raise StoreError if that did not help for too long."""
-        if time.monotonic() - unlisted_since_s > _UNLISTED_S:
+    def _check_listed_by(self, end_s: float) -> None:
+        if time.monotonic() > end_s:
             raise StoreError(
                 f"{self._store.address()} lists no object that it has just stored "
                 f"({self._store.describe(self._path(self._name))}), so no lock is safe there: check "
                 "LLMPERF_S3_ENDPOINT, or use another store"
             )
-        self._renew()
-        time.sleep(_POLL_S)
 
     def _goes_before(self, rivals: list[str], *, wait: bool) -> bool:
         """Whether this claim stays although ``rivals`` conflict with it.

@@ -39,6 +39,7 @@ from llmperf_common.store.tables.shard import (
     write_shard,
 )
 from llmperf_common.store.tables.unpacked_budget import UnpackedBudget
+from llmperf_common.store.upkeep.rebuild import COMPACTED_PREFIX
 from llmperf_common.store.upkeep.sweep import (
     MANIFESTS_KEPT_WHOLE,
     MOMENT,
@@ -53,7 +54,7 @@ from llmperf_common.store.upkeep.sweep import (
 KEPT_FOR = timedelta(hours=24)
 """Time for which replaced shards are kept. A process that reads an earlier version must finish
 within this time."""
-_STEM = re.compile(r"\w+/compact-([0-9]{8}T[0-9]{6})-[0-9a-f]+\.parquet")
+_STEM = re.compile(rf"\w+/{COMPACTED_PREFIX}([0-9]{{8}}T[0-9]{{6}})-[0-9a-f]+\.parquet")
 _SMALL_SHARE = 0.5
 """Share of the target size above which a pair stays as it is, because joining it gains little."""
 
@@ -128,7 +129,8 @@ def compact(
         before = open_dataset(fs)
         left = _left_by_the_dead(fs, before.manifest)
         needed = needed_files(fs, before.manifest, left)
-        move_to_trash(fs, [name for name in left if name not in needed], moment=moment)
+        left = [name for name in left if name not in needed]
+        move_to_trash(fs, left, moment=moment)
         manifest = _publish_compacted(before, target, moment)
         due = _due(fs, manifest, moment)
         manifest = _age(fs, manifest, due)
@@ -164,7 +166,7 @@ def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datet
     fs = dataset.fs
     replaced: dict[ShardEntry, list[str]] = {}
     for group in _groups(_pairs(dataset), target):
-        stem = f"compact-{moment.strftime(MOMENT)}-{secrets.token_hex(6)}"
+        stem = f"{COMPACTED_PREFIX}{moment.strftime(MOMENT)}-{secrets.token_hex(6)}"
         for table in ("kernels", "samples"):
             shard = _joined(dataset, group, table, stem)
             replaced[write_shard(fs, shard)] = [getattr(pair, table).name for pair in group]

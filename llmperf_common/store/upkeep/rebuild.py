@@ -20,6 +20,9 @@ from llmperf_common.store.manifests.manifest import (
 from llmperf_common.store.manifests.publish import StaleEpoch, put_manifest
 from llmperf_common.store.tables.shard import ShardError, decode, read_footer
 
+COMPACTED_PREFIX = "compact-"
+"""Start of the stems of pairs that a compaction has joined."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -37,9 +40,10 @@ def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[C
     """Choose the pairs of shards to adopt: no task twice, and no committed pair left out.
 
     A committed pair holds the highest token of each of its tasks. So a pair with a lower token in
-    any task was never committed, and is excluded first. The other pairs can only overlap if one
-    holder wrote the same tasks twice: a pair whose commit was refused, and then a smaller pair,
-    which is preferred.
+    any task was never committed, and is excluded first. The other pairs can overlap for two reasons.
+    A compaction has joined committed pairs: the joined pair is preferred, because some of the pairs
+    that it replaces may have been removed already. Or one holder wrote the same tasks twice: a pair
+    whose commit was refused, and then a smaller pair, which is preferred.
 
     Args:
         candidates: verified pairs of this plan.
@@ -54,12 +58,18 @@ def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[C
     top = [c for c in open_ if all(best[task] == (c.epoch, token) for task, token in c.tokens)]
     adopted: list[Candidate] = []
     taken: set[str] = set()
-    for candidate in sorted(top, key=lambda c: (len(c.tokens), c.sha256)):
+    for candidate in sorted(top, key=_preference):
         tasks = {task for task, _ in candidate.tokens}
         if not tasks & taken:
             adopted.append(candidate)
             taken |= tasks
     return sorted(adopted, key=lambda c: c.stem)
+
+
+def _preference(candidate: Candidate) -> tuple[bool, int, str]:
+    is_joined = candidate.stem.startswith(COMPACTED_PREFIX)
+    num_tasks = len(candidate.tokens)
+    return not is_joined, -num_tasks if is_joined else num_tasks, candidate.sha256
 
 
 def tasks_by_shard(

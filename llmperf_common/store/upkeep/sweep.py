@@ -94,7 +94,8 @@ def sweep(
         else:
             foreign.append(name)
     old = superseded_lists(fs, manifest)
-    needed = needed_files(fs, manifest, (*due, *orphans, *old))
+    segments = [segment.name for segment in manifest.segments]
+    needed = needed_files(fs, manifest, (*due, *orphans)) | fs.same_files(old, segments)
     foreign += sorted(needed)
     due, orphans, old = ([n for n in names if n not in needed] for names in (due, orphans, old))
     for name in (*temporary, *due, *old):

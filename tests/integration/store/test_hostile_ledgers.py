@@ -23,6 +23,7 @@ FOREIGN = {
     "cursor beyond all tasks": "UPDATE cursors SET next = 1000000000000",
     "cursor past an unfinished task": "UPDATE cursors SET next = next + 1",
     "cursor that is a text": "UPDATE cursors SET next = 'abc'",
+    "ranges that overlap": "INSERT INTO cursors VALUES (2, 4)",
     "negative cursor": "INSERT OR REPLACE INTO cursors VALUES (-3, -3)",
     "finished task that is negative": "INSERT INTO done VALUES (-1, 'kernels/x.parquet')",
     "shard of a task that is a number": "UPDATE done SET shard = x'00'",

@@ -15,13 +15,14 @@ from cluster.ledger.redis_errors import LedgerForeignError
 from cluster.ledger.redis_runs import runs_on
 from cluster.ledger.redis_values import MAX_CLASSES, MAX_TASKS
 from llmperf.exits import Exit
-from llmperf_common.ledger.protocol import Committed, Holder, LedgerLostError
+from llmperf_common.ledger.protocol import Committed, Holder, Lease, LedgerLostError
 from tests.support.contracts.ledger_contract import claim, shard_pair, tasks_of
 from tests.support.in_process import assert_refused, llmperf
 from tests.support.servers.redis_server import RedisServer
 
 HOLDER = Holder(host="h", boot_id="b", pid=1, start_ticks=1)
 OTHER = Holder(host="h", boot_id="b", pid=2, start_ticks=1)
+LEASE = Lease(task=0, epoch=1, token=1, attempt=1)
 DATASET = "run-1"
 TASKS = range(20)
 ABOUT = {
@@ -212,6 +213,14 @@ def _claimed(ledger: RedisLedger) -> object:
     return claim(ledger, HOLDER, 2)
 
 
+def _committed(ledger: RedisLedger) -> object:
+    return ledger.commit(shards=shard_pair("1"), leases=[LEASE])
+
+
+def _released(ledger: RedisLedger) -> object:
+    return ledger.release([LEASE])
+
+
 def _counted(ledger: RedisLedger) -> object:
     return ledger.counts(TASKS)
 
@@ -230,6 +239,8 @@ def _checked(ledger: RedisLedger) -> object:
 
 FIELDS: list[tuple[str, str, Callable[[RedisLedger], object]]] = [
     ("meta", "last_token", _claimed),
+    ("meta", "last_token", _committed),
+    ("meta", "last_token", _released),
     ("meta", "longest_ttl_us", _claimed),
     ("meta", "longest_ttl_us", _counted),
     ("meta", "longest_ttl_us", _held),
@@ -255,6 +266,16 @@ def test_a_number_that_no_ledger_writes_is_told(
     ledger.elect_publisher(holder=OTHER, ttl_s=60)
     admin.hset(key_of(ledger, name), field, junk)
     with pytest.raises(LedgerForeignError, match=rf"FOREIGN value in .*:{name}: another program"):
+        call(ledger)
+
+
+@pytest.mark.parametrize("call", [_claimed, _committed, _released])
+def test_tokens_are_not_given_anew(
+    admin: redis.Redis, ledger: RedisLedger, call: Callable[[RedisLedger], object]
+) -> None:
+    assert claim(ledger, HOLDER) == [LEASE]
+    admin.hdel(key_of(ledger, "meta"), "last_token")
+    with pytest.raises(LedgerForeignError, match="FOREIGN value"):
         call(ledger)
 
 

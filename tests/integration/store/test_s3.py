@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmperf_common.ledger.holder import this_process
+from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.store.files import s3_lock
 from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import AccessDeniedError, StoreError
@@ -387,6 +387,38 @@ def test_nothing_is_removed_once_the_lock_may_be_anothers(server, location):
             fs.remove("orphan")
     assert fs.names() == ["orphan"]
     fs.remove("orphan")
+
+
+def test_a_suspended_holder_does_not_renew_a_lock_that_may_be_anothers(
+    server, location, monkeypatch
+):
+    fs = open_at(server.endpoint, location, heartbeat_s=0.1, stale_s=90)
+    fs.put_if_absent("orphan", b"")
+    with fs.lock("l", exclusive=True, wait=False) as alone:
+        assert alone
+        monkeypatch.setattr(s3_lock, "boot_clock_s", lambda: boot_clock_s() + 100)
+        time.sleep(0.5)  # some heartbeats
+        for change in (lambda: fs.remove("orphan"), lambda: fs.move("orphan", "trash/orphan")):
+            with pytest.raises(StoreError, match="could not be renewed"):
+                change()
+    assert fs.names() == ["orphan"]
+
+
+def test_a_move_during_which_the_lock_is_lost_removes_nothing(server, location, monkeypatch):
+    fs = open_at(server.endpoint, location, heartbeat_s=60, stale_s=90)
+    fs.put_if_absent("orphan", b"")
+    ask = fs._request
+
+    def suspended(operation, name, **arguments):
+        answer = ask(operation, name, **arguments)
+        monkeypatch.setattr(s3_lock, "boot_clock_s", lambda: boot_clock_s() + 100)
+        return answer
+
+    with fs.lock("l", exclusive=True, wait=False):
+        monkeypatch.setattr(fs, "_request", suspended)
+        with pytest.raises(StoreError, match="could not be renewed"):
+            fs.move("orphan", "trash/orphan")
+    assert fs.names() == ["orphan"]
 
 
 def test_who_may_only_read_sees_whether_it_is_free(server, fs, location):

@@ -29,9 +29,13 @@ _TOLERANCE = 1e-3
 differ by 1e-6, models that ignore it by 1e-1."""
 
 _NAMES_OF_OTHERS = frozenset(
-    {"auto_map", "backbone", "num_labels", "use_pretrained_backbone", "use_timm_backbone"}
-)
+    {
+        "attribute_map", "auto_map", "backbone", "num_labels", "use_pretrained_backbone",
+        "use_timm_backbone",
+    }
+)  # fmt: skip
 """Config keys that are removed. Most of them name code in the checkpoint's folder or another model.
+``attribute_map`` gives keys other names: with it, any key could be one of these.
 ``num_labels`` is the number of labels of a head that LLMPerf does not build; ``transformers`` would
 make two dictionaries of that length."""
 

@@ -82,6 +82,15 @@ def test_a_number_of_parts_in_another_part_is_limited(name: str) -> None:
         check_counts({name: 32_768})
 
 
+@pytest.mark.parametrize(
+    "name", ["chunk_size", "mamba_chunk_size", "lsh_attn_chunk_length", "attention_window"]
+)
+def test_a_length_to_which_texts_are_padded_is_limited(name: str) -> None:
+    check_counts({name: 512, "sliding_window": 131_072, "attention_chunk_size": 8_192})
+    with pytest.raises(ValueError, match="is 8000: at most 1,024"):
+        check_counts({"text_config": {name: 8_000}})
+
+
 @pytest.mark.timeout(20)
 def test_labels_of_a_head_that_is_not_built_take_no_memory() -> None:
     assert AutoBackbone({**QWEN2, "num_labels": 10**8}).width == QWEN2["hidden_size"]

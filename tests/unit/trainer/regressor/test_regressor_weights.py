@@ -490,6 +490,7 @@ def test_an_architecture_unknown_to_transformers(kind: str | None):
         {"attn_implementation": {"": "someone/repository"}},
         {"auto_map": {"AutoModel": "someone/repository--modeling.Model"}},
         {"experts_implementation": "someone/repository"},
+        {"attribute_map": {"zz": "_attn_implementation_internal"}, "zz": "someone/repository"},
     ],
     ids=str,
 )

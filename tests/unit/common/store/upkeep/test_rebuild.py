@@ -1,5 +1,6 @@
 """Rebuilding: whatever was committed is found again, and no task twice."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,26 @@ class Collecting(RuleBasedStateMachine):
         )
         self.disk.append(shard)
         self.pending[holder] = shard
+
+
+@pytest.mark.parametrize("num_left", range(5))
+def test_a_joined_pair_is_adopted_however_many_of_its_pairs_are_left(num_left: int) -> None:
+    """A compaction removes the pairs one by one; then all manifests are lost."""
+    pairs = [_candidate(f"e000001-{task}", (task,)) for task in range(4)]
+    joined = _candidate("compact-20260101T000000-0a", (0, 1, 2))
+    joined_again = _candidate("compact-20260103T000000-0b", (0, 1, 2, 3))
+    assert arbitrate([*pairs[:num_left], joined], ()) == [joined, *pairs[3:num_left]]
+    assert arbitrate([*pairs[:num_left], joined, joined_again], ()) == [joined_again]
+
+
+def _candidate(stem: str, tasks: Sequence[int]) -> Candidate:
+    return Candidate(
+        stem=stem,
+        epoch=1,
+        tokens=tuple((f"task{task}", task + 1) for task in tasks),
+        sha256=sha256_hex(stem.encode()),
+        entries=(),
+    )
 
 
 TestCollecting = Collecting.TestCase
