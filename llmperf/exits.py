@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import resource
 import signal
 import sys
@@ -176,8 +177,7 @@ cause. ``torchrun`` ends all processes as soon as one has ended."""
 
 def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
     """Whether ``torchrun`` started this process, and its first process reports the error, too."""
-    rank = os.environ.get("RANK", "0")
-    if rank == "0" or not rank.isdecimal():
+    if not re.fullmatch("[1-9][0-9]{0,8}", os.environ.get("RANK", "0")):
         return False
     is_echo = isinstance(error, LlmperfError) and error.is_echo
     return is_echo or code in (Exit.USAGE, Exit.INTERRUPTED)
