@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,9 +196,13 @@ def parquet_of(path: Path, draw: random.Random) -> None:  # noqa: PLR0912
 
 
 def arrays_of(path: Path, draw: random.Random) -> None:
-    """Change an array of a ``.npz`` file."""
-    with np.load(path) as file:
-        arrays = dict(file)
+    """Change an array of a ``.npz`` file; of one that is damaged already, some bytes."""
+    try:
+        with np.load(path) as file:
+            arrays = dict(file)
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError):
+        bytes_of(path, draw)
+        return
     name = draw.choice(sorted(arrays))
     array = arrays[name]
     match draw.randrange(7):
