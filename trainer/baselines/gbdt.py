@@ -88,9 +88,10 @@ class Gbdt:
         try:
             text = read_ascii(path, max_bytes=MAX_BYTES)
             check_trees(text, num_features=len(names))
+            booster = _booster(text)
         except (OSError, ValueError) as error:
             raise ValueError(f"{path}: {error}; train again or copy the run anew") from None
-        return cls(booster=_booster(text), names=names, chosen=dict(content["chosen"]))
+        return cls(booster=booster, names=names, chosen=dict(content["chosen"]))
 
 
 def fit_gbdt(
@@ -180,7 +181,12 @@ def _finish(booster: Any, chosen: dict[str, Any]) -> Gbdt:
 
 
 def _booster(text: str) -> Any:
-    return require("lightgbm", "gbdt").Booster(model_str=text)
+    """Return the model of a text. Raises ValueError if LightGBM cannot read it."""
+    library = require("lightgbm", "gbdt")
+    try:
+        return library.Booster(model_str=text)
+    except library.basic.LightGBMError as error:
+        raise ValueError(f"LightGBM cannot read it: {error}") from None
 
 
 def _num_kernels(rows: Rows) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,17 @@ def test_a_tree_file_cut_short_is_bad_input(fit, tmp_path):
     trees = (tmp_path / "trees.txt").read_text()
     (tmp_path / "trees.txt").write_text(trees[: len(trees) // 2])
     with pytest.raises(BadInput, match="cut short"):
+        load_model("gbdt", tmp_path)
+
+
+@pytest.mark.parametrize("value", ["none", "nan"])
+def test_a_tree_file_that_lightgbm_cannot_read_is_bad_input(fit, tmp_path, value):
+    fit_model("gbdt", fit, CONFIG, silent).save(tmp_path)
+    trees = (tmp_path / "trees.txt").read_text()
+    changed = re.sub(r"\[learning_rate: .*\]", f"[learning_rate: {value}]", trees)
+    assert changed != trees
+    (tmp_path / "trees.txt").write_text(changed)
+    with pytest.raises(BadInput, match=r"trees\.txt: .*copy the run anew"):
         load_model("gbdt", tmp_path)
 
 
