@@ -74,7 +74,8 @@ def rows_of(
     many: dict[str, Task], one: dict[str, Task], *, lock_s: float
 ) -> list[tuple[object, ...]]:
     """Return a row for each group of tasks that both runs timed."""
-    deaths = [(task.gpu, ended_s) for task in many.values() if task.has_death for _, ended_s in task.turns]  # fmt: skip
+    deadly = [task for task in many.values() if task.has_death]
+    deaths = [(task.gpu, ended_s) for task in deadly for _, ended_s in task.turns]
 
     def group(task_id: str) -> str:
         task = many[task_id]

@@ -282,7 +282,7 @@ class RedisLocation:
             run_id = (
                 self._run_id()
             )  # read first, so that a restart of the server from here on makes this ledger invalid
-            # First, because nobody would do it for a ledger whose creator has died.
+            # Done first: if this process dies soon, no other one announces the ledger.
             self._announce(epoch)
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
             for key, score in _STAYING:

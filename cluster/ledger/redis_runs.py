@@ -8,33 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from cluster.ledger.redis import RUNS_KEY, RedisLocation
 from cluster.ledger.redis_connection import RedisClient, connect, told_as_ours
 from cluster.ledger.redis_errors import LedgerForeignError
-from cluster.ledger.redis_values import run_of
+from cluster.ledger.redis_values import RunOnServer, run_of
 from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import LedgerLostError
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOnServer:
-    """One run, from its ``about`` record.
-
-    ``view`` is the content of the run's ledger. It is None if the server was wiped or restarted,
-    and no collector has built the next ledger yet.
-    """
-
-    run_id: str
-    location: str
-    plan_hash: str
-    num_tasks: int
-    device_classes: tuple[str, ...]
-    created_at: str
-    view: LedgerView | None
 
 
 def runs_on(url: str, *, only: str | None = None) -> list[RunOnServer]:
@@ -76,19 +59,9 @@ def _run(client: RedisClient, dataset: str) -> RunOnServer | None:
             if not isinstance(text, bytes):
                 return None
             run = run_of(text, record)
-        return RunOnServer(
-            run_id=run.run_id or dataset,
-            location=run.location,
-            plan_hash=run.plan_hash,
-            num_tasks=run.num_tasks,
-            device_classes=run.device_classes,
-            created_at=run.created_at,
-            view=_view(
-                ledger_location,
-                run.plan_hash,
-                class_ranges(run.num_tasks, len(run.device_classes)),
-            ),
-        )
+        ranges = class_ranges(run.num_tasks, len(run.device_classes))
+        view = _view(ledger_location, run.plan_hash, ranges)
+        return replace(run, run_id=run.run_id or dataset, view=view)
     except LedgerForeignError as error:
         _log.warning("the run %r is not shown: %s", dataset, error)
         return None

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmperf_common.files.foreign_json import check_characters, parse_json
+from llmperf_common.ledger.looking import LedgerView
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.manifests.run import RunRecord
 
@@ -32,8 +33,12 @@ class ForeignValueError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
-    """The facts of a run that its ledger stores for viewers."""
+class RunOnServer:
+    """One run, from its ``about`` record.
+
+    ``view`` is the content of the run's ledger. It is None if the server was wiped or restarted,
+    and no collector has built the next ledger yet.
+    """
 
     run_id: str
     location: str
@@ -41,6 +46,7 @@ class RunFacts:
     num_tasks: int
     device_classes: tuple[str, ...]
     created_at: str
+    view: LedgerView | None = None
 
 
 def about_text(run: RunRecord, location: str) -> str:
@@ -60,8 +66,10 @@ def about_text(run: RunRecord, location: str) -> str:
     )
 
 
-def run_of(text: bytes, key: str) -> RunFacts:
-    """Return the facts that ``about_text`` has written; a run without an id has the id ''.
+def run_of(text: bytes, key: str) -> RunOnServer:
+    """Return the run of which ``about_text`` has written the facts, without a view.
+
+    A run without an id has the id ''.
 
     Args:
         text: the value.
@@ -81,7 +89,7 @@ def run_of(text: bytes, key: str) -> RunFacts:
         num_tasks = operator.index(about["num_tasks"])
         if not 0 <= num_tasks <= MAX_TASKS:
             raise ForeignValueError(f"the number of tasks in {key} is not in 0 to {MAX_TASKS}")
-        return RunFacts(
+        return RunOnServer(
             run_id=str(about["run_id"] or ""),
             location=location,
             plan_hash=str(about["plan_hash"]),

@@ -1,17 +1,19 @@
-"""Whether the values in a SQLite ledger can be those of a ledger; the file may be of unknown origin.
+"""Check the values in a SQLite ledger, which may come from a stranger.
 
-SQLite stores values of any type in almost any column. A value that no ledger writes would end a
-collector with an error far away, or make it wait without end: for a lease that ends in a million
-years, or for tasks that the cursor has passed although nobody has leased or finished them. A ledger
-with such a value counts as damaged, and ``attach.py`` builds another one from the shards.
+SQLite stores values of any type in almost any column. An impossible value would end a collector with
+an error in another place, or make it wait for ever: for a lease that ends in a million years, or for
+an unfinished task that the cursor has already passed. A ledger with such a value counts as damaged,
+and ``attach.py`` builds a new one from the shards.
 
-This does not find a ledger that only tells a lie, such as another finished task.
+A ledger whose values are possible but wrong, such as a task falsely marked as finished, is not
+detected.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from llmperf_common.ledger.lease_sql import HOLDER, LEASES, PUBLISHER, holder_of
@@ -50,7 +52,8 @@ def has_own_values(db: sqlite3.Connection) -> bool:
     try:
         if db.execute(_OF_TASKS).fetchone()[0]:
             return False
-        return all((*_shards(db), *_facts(db), *_leases(db), *_cursors(db)))
+        # One after another: a cursor may be read only if those before it are right.
+        return all(chain(_shards(db), _facts(db), _leases(db), _cursors(db)))
     finally:
         if db.in_transaction:  # after a disk error SQLite has rolled back already
             db.execute("ROLLBACK")

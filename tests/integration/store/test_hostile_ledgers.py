@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,20 @@ def test_a_ledger_with_values_of_no_ledger_counts_as_damaged(
         assert db.execute(sql).rowcount > 0
         db.commit()
     assert reopened(used) is None
+
+
+def test_many_ranges_that_overlap_take_no_time(used: SqliteLocation) -> None:
+    """Each would be counted to its end: 0.9 MB took 49 s."""
+    number = 40_000
+    with contextlib.closing(sqlite3.connect(used.folder / "ledger-000001.sqlite")) as db:
+        db.execute("DELETE FROM cursors")
+        tasks = ((task, "kernels/0.parquet") for task in range(number))
+        db.executemany("INSERT OR REPLACE INTO done VALUES (?, ?)", tasks)
+        db.executemany("INSERT INTO cursors VALUES (?, ?)", ((n, number) for n in range(9_000)))
+        db.commit()
+    began_s = time.process_time()
+    assert reopened(used) is None
+    assert time.process_time() - began_s < 2
 
 
 @pytest.mark.parametrize(

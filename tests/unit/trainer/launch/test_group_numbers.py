@@ -1,4 +1,4 @@
-"""The environment variables of a group of training processes: what is no number is told."""
+"""An environment variable of ``torchrun`` that is not a number gives a message that names it."""
 
 from __future__ import annotations
 
